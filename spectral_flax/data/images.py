@@ -1,0 +1,55 @@
+"""Image sets by name: what `--config FILE:NAME` trains on."""
+
+import numpy as np
+
+from spectral_flax.data.image_set import ImageSet
+from spectral_flax.data.npz import load_npz
+from spectral_flax.errors import UserError, nearest
+
+IMAGE_SETS = ("digits", "cifar10", "cifar100", "npz")
+
+
+def load_images(name: str, *, path: str = "", data_dir: str = "") -> ImageSet:
+    """Loads a whole image set into memory.
+
+    name: one of IMAGE_SETS. path: the file, for npz. data_dir: the TFDS directory, for cifar10 and
+    cifar100; "" is TFDS's own default (TFDS_DATA_DIR, else ~/tensorflow_datasets).
+    Raises UserError for an unknown name and for data that is missing or malformed.
+    """
+    if name == "digits":
+        return load_digits()
+    if name == "npz":
+        return load_npz(path)
+    if name in ("cifar10", "cifar100"):
+        # TensorFlow Datasets takes a second to import; only these two sets pay for it.
+        from spectral_flax.data.cifar import load_cifar
+
+        return load_cifar(name, data_dir)
+    hint = nearest(name, IMAGE_SETS)
+    raise UserError(f"no image set '{name}'; expected one of {', '.join(IMAGE_SETS)}{hint}")
+
+
+def load_digits() -> ImageSet:
+    """Loads scikit-learn's handwritten digits: 1,442 training and 355 test images, 8x8x1.
+
+    They are embedded in scikit-learn, so this needs no download. Every fifth image of each class,
+    in the file's order, is a test image: stratified, and the same on every version of everything.
+    Pixels 0..16 are scaled to 0..255.
+    """
+    # Here, because scikit-learn takes a second to import.
+    from sklearn.datasets import load_digits as sklearn_digits
+
+    pixels, labels = sklearn_digits(return_X_y=True)
+    images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
+    labels = labels.astype(np.int32)
+    is_test = np.zeros(len(labels), bool)
+    for label in range(10):
+        is_test[np.flatnonzero(labels == label)[4::5]] = True
+    return ImageSet(
+        name="digits",
+        x_train=images[~is_test],
+        y_train=labels[~is_test],
+        x_test=images[is_test],
+        y_test=labels[is_test],
+        num_classes=10,
+    )

@@ -1,0 +1,33 @@
+"""Prepares an image set ahead of training: `python -m spectral_flax.data.prepare_images cifar100`.
+
+Downloads the published archive (170 MB) unless --data_dir or --archive has it, and writes the set
+in TFDS's layout (about 150 MB). A set that is there already is left alone. Needs no TensorFlow.
+"""
+
+import argparse
+
+from spectral_flax.data.cifar_archive import FORMATS
+from spectral_flax.errors import UserError
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Prepares the set that the arguments name and prints its directory."""
+    parser = argparse.ArgumentParser(
+        prog="python -m spectral_flax.data.prepare_images",
+        description="Downloads and prepares an image set for training.",
+    )
+    parser.add_argument("name", choices=sorted(FORMATS))
+    parser.add_argument("--data_dir", default="", help="default: TFDS's, ~/tensorflow_datasets")
+    parser.add_argument("--archive", default="", help="the published .tar.gz, if you have it")
+    flags = parser.parse_args(argv)
+
+    from spectral_flax.data.cifar import prepare_cifar  # TFDS is slow to import; --help is not
+
+    try:
+        print(prepare_cifar(flags.name, flags.data_dir, flags.archive))
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""The one exception that commands turn into a single line and a non-zero exit code."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something the user can put right: what was wrong, what was expected, what to do."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns ``"; did you mean 'x'?"`` for the closest known name, else an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else ""
