@@ -1,0 +1,13 @@
+"""ViT-Ti with AttnScale: the non-uniform part of each attention map rescaled per head.
+
+    python -m spectral_flax.train --config configs/vit_ti_attnscale.py
+
+Digits, 2 CPU cores: about four minutes.
+"""
+
+from spectral_flax.recipes import vit
+
+
+def get_config(data: str = "digits"):
+    """data: digits, cifar100, cifar10 or npz=PATH."""
+    return vit.vit_ti("attnscale", data)

@@ -1,0 +1,13 @@
+"""ViT-Ti whose every H has negative eigenvalues: H = V diag(-psi^2) V^T. It sharpens.
+
+    python -m spectral_flax.train --config configs/vit_ti_minus.py
+
+Digits, 2 CPU cores: about four minutes. Test accuracy, seed 0: 96.6 %.
+"""
+
+from spectral_flax.recipes import vit
+
+
+def get_config(data: str = "digits"):
+    """data: digits, cifar100, cifar10 or npz=PATH."""
+    return vit.vit_ti("minus", data)

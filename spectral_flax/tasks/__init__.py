@@ -1,0 +1,24 @@
+"""Training problems by the name that config.task gives them."""
+
+from ml_collections import ConfigDict
+
+from spectral_flax.errors import UserError, nearest
+from spectral_flax.tasks.task import Task
+
+
+def make_task(config: ConfigDict) -> Task:
+    """Builds the task that config.task names; raises UserError for an unknown one."""
+    # Imported here: each task brings its own data libraries.
+    match config.task:
+        case "image_classification":
+            from spectral_flax.tasks.image_classification import image_classification
+
+            return image_classification(config)
+        case "parity" | "recall" | "text":
+            from spectral_flax.tasks import sequence
+
+            return getattr(sequence, config.task)(config)
+    known = ("image_classification", "parity", "recall", "text")
+    raise UserError(
+        f"unknown task '{config.task}'{nearest(config.task, known)} known: {', '.join(known)}"
+    )

@@ -1,0 +1,71 @@
+"""What a finished run says of itself: throughput, sizes, device and versions."""
+
+import contextlib
+import importlib.metadata
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+
+from spectral_flax.tasks.task import Task
+from spectral_flax.training.step import TrainState
+
+_PACKAGES = ("spectral-flax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+class Throughput:
+    """Examples per second since the first dispatch (which compiles) came back."""
+
+    def __init__(self, examples_per_step: int):
+        self._examples_per_step = examples_per_step
+        self._start: float | None = None
+        self._steps = 0
+        self._seconds_paused = 0.0
+
+    def tick(self, steps: int) -> None:
+        """Counts finished steps; the first call starts the clock instead."""
+        if self._start is None:
+            self._start = time.perf_counter()
+        else:
+            self._steps += steps
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leaves out the time of what is done inside, such as an evaluation."""
+        start = time.perf_counter()
+        yield
+        self._seconds_paused += time.perf_counter() - start
+
+    @property
+    def examples_per_second(self) -> float | None:
+        """None until two dispatches have come back."""
+        if self._start is None or not self._steps:
+            return None
+        seconds = time.perf_counter() - self._start - self._seconds_paused
+        return self._examples_per_step * self._steps / max(seconds, 1e-9)
+
+
+def summary(
+    task: Task, state: TrainState, throughput: Throughput, values: Mapping[str, float]
+) -> dict[str, Any]:
+    """Returns the contents of summary.json."""
+    device = jax.devices()[0]
+    return {
+        **task.labels,
+        **values,
+        "steps": int(state.step),
+        "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
+        "images_per_second": throughput.examples_per_second,
+        "device": f"{jax.device_count()} x {device.device_kind} ({device.platform})",
+        "versions": {"python": platform.python_version()} | _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found

@@ -1,0 +1,148 @@
+"""The image task against NumPy over individual examples."""
+
+import numpy as np
+import pytest
+
+from spectral_flax.data.image_set import ImageSet
+from spectral_flax.data.images import load_digits
+from spectral_flax.data.order import PADDING, sequential_rows
+from spectral_flax.errors import UserError
+from spectral_flax.tasks import make_task
+from spectral_flax.tasks.image_classification import check_fit, classification_metrics
+from spectral_flax.training import metrics
+from spectral_flax.training.parallel import Pmap
+from tests.models.vit_reference import forward
+from tests.tiny_models import tiny_config
+
+
+@pytest.fixture(scope="module")
+def prime_set(tmp_path_factory):
+    """(config, NumPy arrays) of 29 training and 23 test images, 8x8 with two channels."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for half, size in (("train", 29), ("test", 23)):
+        arrays[f"x_{half}"] = rng.integers(0, 256, (size, 8, 8, 2), np.uint8)
+        arrays[f"y_{half}"] = np.arange(size) % 5
+    path = tmp_path_factory.mktemp("data") / "prime.npz"
+    np.savez(path, **arrays)
+    return tiny_config("standard", f"npz={path}"), arrays
+
+
+def test_evaluation_equals_numpy_example_by_example(prime_set):
+    config, arrays = prime_set
+    task = make_task(config)
+    # A large head spreads the logits, so that the accuracy is not a matter of rounding.
+    params = _init(task)
+    params["head"]["kernel"] = params["head"]["kernel"] * 20
+    pixels = arrays["x_train"] / 255.0
+    mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
+    logits = forward(config, params, (arrays["x_test"] / 255.0 - mean) / std)["logits"]
+    losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(23), arrays["y_test"]]
+    correct = logits.argmax(-1) == arrays["y_test"]
+
+    import optax
+
+    pmapped = Pmap(task, optax.identity(), 0, 1)
+    from spectral_flax.training.step import TrainState
+
+    state = TrainState(np.int32(0), params, None)
+    parts = [pmapped.evaluate(state, rows) for rows in sequential_rows(23, 8)]
+    totals = metrics.add(parts)
+    assert totals["loss"][1] == totals["accuracy"][1] == 23
+    assert totals["accuracy"][0] == correct.sum()
+    assert totals["loss"][0] == pytest.approx(losses.sum(), rel=1e-5)
+
+
+def _init(task):
+    import jax
+
+    return jax.tree.map(np.asarray, jax.jit(task.init)(jax.random.key(0)))
+
+
+@pytest.mark.parametrize("batch", [8, 16, 28])
+def test_every_epoch_visits_each_example_once(prime_set, batch):
+    config = prime_set[0].copy_and_resolve_references()
+    config.training.global_batch_size = batch
+    task = make_task(config)
+    assert task.train.size == 29 and task.steps_per_epoch == -(-29 // batch)
+    epochs = []
+    for epoch in range(3):
+        first = epoch * task.steps_per_epoch
+        rows = np.concatenate([task.rows(first + i) for i in range(task.steps_per_epoch)])
+        assert len(rows) == batch * task.steps_per_epoch
+        assert sorted(rows[rows != PADDING]) == list(range(29))
+        epochs.append(rows[rows != PADDING].tolist())
+    assert epochs[0] != epochs[1] != epochs[2], "another order every epoch"
+    assert task.rows(1).tolist() == task.rows(1).tolist()
+
+
+@pytest.mark.parametrize(("size", "batch"), [(23, 8), (24, 8), (1, 8), (7, 1), (8, 8)])
+def test_sequential_rows_visit_each_example_once(size, batch):
+    batches = list(sequential_rows(size, batch))
+    assert all(len(rows) == batch and rows.dtype == np.int32 for rows in batches)
+    rows = np.concatenate(batches)
+    assert rows[rows != PADDING].tolist() == list(range(size))
+
+
+def test_smoothed_cross_entropy_and_weights():
+    rng = np.random.default_rng(1)
+    logits = rng.standard_normal((6, 4)).astype(np.float32)
+    batch = {
+        "label": np.array([0, 1, 2, 3, 0, 1], np.int32),
+        "weight": np.array([1, 1, 0, 1, 1, 0], np.float32),
+    }
+    got = classification_metrics(logits, batch, label_smoothing=0.1)
+    total = correct = 0.0
+    for example in (0, 1, 3, 4):
+        log_softmax = logits[example] - np.log(np.exp(logits[example].astype(np.float64)).sum())
+        target = np.full(4, 0.1 / 4)
+        target[batch["label"][example]] += 0.9
+        total -= (target * log_softmax).sum()
+        correct += logits[example].argmax() == batch["label"][example]
+    assert got["loss"][0] == pytest.approx(total, rel=1e-6) and got["loss"][1] == 4
+    assert got["accuracy"][0] == correct and got["accuracy"][1] == 4
+
+
+def test_given_mean_and_std_are_used(prime_set):
+    config = prime_set[0].copy_and_resolve_references()
+    config.data.mean, config.data.std = (0.25, 0.5), (0.5, 0.125)
+    task = make_task(config)
+    params = _init(task)
+    x = prime_set[1]["x_test"][:3]
+    images = (x / 255.0 - np.array([0.25, 0.5])) / np.array([0.5, 0.125])
+    logits = forward(config, params, images)["logits"]
+    batch = {
+        "image": x,
+        "label": np.zeros(3, np.int32),
+        "weight": np.array([0, 1, 0], np.float32),
+    }
+    loss = np.log(np.exp(logits[1]).sum()) - logits[1, 0]
+    assert task.evaluate(params, batch)["loss"][0] == pytest.approx(loss, rel=1e-5)
+
+
+def test_images_that_do_not_fit_are_refused():
+    digits, config = load_digits(), tiny_config()
+    config.training.global_batch_size = 1443
+    with pytest.raises(UserError, match="1443 but digits has 1442 training images"):
+        check_fit(config, digits)
+    config.training.global_batch_size = 1442
+    check_fit(config, digits)
+    config.model.patch_size = 3
+    with pytest.raises(UserError, match="patch_size 3 does not divide the image size 8"):
+        check_fit(config, digits)
+    config.model.patch_size = 4
+    oblong = ImageSet("npz", *(_oblong() * 2), 2)
+    config.training.global_batch_size = 2
+    with pytest.raises(UserError, match="square"):
+        check_fit(config, oblong)
+
+
+def _oblong():
+    return (np.zeros((2, 8, 4, 1), np.uint8), np.zeros(2, np.int32))
+
+
+def test_unknown_task():
+    config = tiny_config()
+    config.task = "image_clasification"
+    with pytest.raises(UserError, match="did you mean 'image_classification'"):
+        make_task(config)

@@ -1,0 +1,223 @@
+"""`python -m spectral_flax.train` as its user meets it: one line for what is wrong, runs, stops."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from absl import flags
+
+from spectral_flax import command
+from spectral_flax import train as train_command
+
+ROOT = pathlib.Path(__file__).parents[1]
+CONFIG = str(ROOT / "configs" / "vit_ti_ns_minus.py")
+TINY = [
+    "--config.model.width=12",
+    "--config.model.depth=2",
+    "--config.model.mlp_dim=16",
+    "--config.model.patch_size=4",
+    "--config.model.scan=True",
+    "--config.model.dropout=0.2",
+    "--config.training.global_batch_size=16",
+]
+
+
+@pytest.fixture
+def in_process(monkeypatch, capsys, tmp_path):
+    """Runs the command with arguments in this process: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    # The back end of this process is up, and its allocator is the tests'.
+    monkeypatch.setattr("spectral_flax.training.distributed.initialize", lambda: None)
+    monkeypatch.setattr("spectral_flax.training.run.keep_freed_memory", lambda: True)
+
+    def run(*arguments):
+        _forget_flags()
+        monkeypatch.setattr(sys, "argv", ["train", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            command.run(train_command.main, train_command.__doc__)
+        printed = capsys.readouterr()
+        return stop.value.code, printed.out, printed.err
+
+    yield run
+    _forget_flags()
+
+
+def _forget_flags() -> None:
+    """Undoes a parse; config_flags adds one flag for each overridden value."""
+    for name in [name for name in flags.FLAGS if name.startswith("config.")]:
+        delattr(flags.FLAGS, name)
+    flags.FLAGS["config"].unparse()
+    flags.FLAGS["workdir"].unparse()
+    flags.FLAGS.unparse_flags()
+
+
+CONFIG_FLAG = ["--config", CONFIG]
+BAD = {
+    "misspelt key": (
+        [*CONFIG_FLAG, "--config.optimizer.learning_rte=1e-3"],
+        "learning_rte.*learning_rate",
+    ),
+    "misspelt group": ([*CONFIG_FLAG, "--config.modle.depth=3"], "modle.*model"),
+    "wrong type": ([*CONFIG_FLAG, "--config.model.depth=deep"], "config.model.depth=deep"),
+    "fractional int": ([*CONFIG_FLAG, "--config.model.depth=2.5"], "config.model.depth=2.5"),
+    "no config": ([], "--config configs/vit_ti_minus.py"),
+    "missing config file": (["--config", "configs/none.py"], "configs/none.py"),
+    "missing config file, override": (
+        ["--config", "configs/none.py", "--config.seed=1"],
+        "configs/none.py",
+    ),
+    "unknown data": (["--config", CONFIG + ":digit"], "digit.*did you mean 'digits'"),
+    "npz without a file": (["--config", CONFIG + ":npz=none.npz"], "none.npz: no such file"),
+    "unknown flag": ([*CONFIG_FLAG, "--wrokdir=x"], "wrokdir.*workdir"),
+    "stray argument": ([*CONFIG_FLAG, "seed=1"], "unexpected argument 'seed=1'"),
+    "unknown variant": (
+        [*CONFIG_FLAG, "--config.model.variant=minsu"],
+        "'minsu'; did you mean 'minus'",
+    ),
+    "heads": ([*CONFIG_FLAG, "--config.model.num_heads=5"], "192.* not divisible by .*5"),
+    "no heads": ([*CONFIG_FLAG, "--config.model.num_heads=0"], "num_heads 0"),
+    "patch": ([*CONFIG_FLAG, "--config.model.patch_size=3"], "3 does not divide .* 8"),
+    "batch": (
+        [*CONFIG_FLAG, "--config.training.global_batch_size=1444"],
+        "1444 .* 1442 training images",
+    ),
+    "devices": (
+        [*CONFIG_FLAG, "--config.training.global_batch_size=90"],
+        "90 is not divisible by 4 devices",
+    ),
+    "depth 1": ([*CONFIG_FLAG, "--config.model.depth=1"], "model.depth is 1"),
+    "all star": (
+        [*CONFIG_FLAG, "--config.model.variant=star", "--config.model.star_fraction=1.0"],
+        "12 negative and 0 standard",
+    ),
+    "no star": (
+        [*CONFIG_FLAG, "--config.model.variant=ns_star", "--config.model.star_fraction=0.0"],
+        "0 negative and 12 standard",
+    ),
+    "interval": ([*CONFIG_FLAG, "--config.model.interval=(1.0, 0.5)"], r"\(1.0, 0.5\)"),
+    "dtype": ([*CONFIG_FLAG, "--config.model.dtype=bfloat61"], "did you mean 'bfloat16'"),
+    "orthogonal": ([*CONFIG_FLAG, "--config.model.orthogonal=qrr"], "did you mean 'qr'"),
+    "task": ([*CONFIG_FLAG, "--config.task=images"], "unknown task 'images'"),
+    "parallel": ([*CONFIG_FLAG, "--config.parallel=pmpa"], "unknown parallel 'pmpa'"),
+    "schedule": ([*CONFIG_FLAG, "--config.optimizer.schedule=cosin"], "did you mean 'cosine"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_leaves_nothing(name, in_process, tmp_path):
+    arguments, words = BAD[name]
+    code, out, err = in_process(*arguments, "--workdir", "new_run") if arguments else in_process()
+    assert code == 1 and out == ""
+    assert re.fullmatch(r"error: [^\n]+\n", err), err
+    assert re.search(words, err), err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_finish_and_rerun(in_process, tmp_path):
+    arguments = [*CONFIG_FLAG, *TINY, "--config.max_steps=3"]
+    code, out, err = in_process(*arguments)
+    assert code == 0
+    (workdir,) = (tmp_path / "runs").iterdir()
+    shown = f"runs/{workdir.name}"
+    summary = json.loads((workdir / "summary.json").read_text())
+    accuracy, where, following = out.splitlines()
+    assert accuracy == f"test accuracy: {summary['eval/accuracy']:.2%}"
+    assert where == f"run directory: {shown}" and following.startswith(
+        "next: python -m spectral_flax."
+    )
+    assert "ns_minus on digits: batch 16 = 4 devices x 4" in err
+    assert (summary["variant"], summary["dataset"], summary["steps"]) == ("ns_minus", "digits", 3)
+    written = json.loads((workdir / "config.json").read_text())
+    assert written["model"]["width"] == 12 and written["max_steps"] == 3
+
+    code, out, _ = in_process(*arguments)
+    assert code == 0 and out.splitlines()[0] == "this run is already finished at step 3"
+    assert out.splitlines()[1] == accuracy
+
+    code, out, err = in_process(*arguments, "--config.seed=1", "--workdir", shown)
+    assert code == 1 and out == "" and "seed is 1 and was 0" in err
+    assert re.fullmatch(r"error: [^\n]+\n", err)
+
+
+def start(*arguments, cwd) -> subprocess.Popen:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command_line = [sys.executable, "-m", "spectral_flax.train", *arguments]
+    return subprocess.Popen(
+        command_line,
+        cwd=cwd,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_help_and_a_bad_key_from_the_shell(tmp_path):
+    helped = start("--help", cwd=tmp_path)
+    wrong = start("--config", CONFIG, "--config.sede=1", cwd=tmp_path)
+    out, err = helped.communicate(timeout=300)
+    assert helped.returncode == 0 and err == ""
+    assert "--config configs/vit_ti_minus.py" in out and "--workdir" in out
+    out, err = wrong.communicate(timeout=300)
+    assert wrong.returncode == 1 and out == ""
+    assert re.fullmatch(r"error: [^\n]*sede[^\n]*seed[^\n]*\n", err), err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sigterm_saves_and_the_same_command_resumes(in_process, tmp_path):
+    arguments = [*CONFIG_FLAG, *TINY, "--config.training.log_every=1"]
+    arguments += ["--config.training.steps_per_call=2", "--workdir"]
+    process = start(*arguments, "stopped", cwd=tmp_path)
+    _wait_for_lines(tmp_path / "stopped" / "metrics.jsonl", 2, process)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=500)
+    assert process.returncode == 0, err
+    assert re.fullmatch(r"stopped and saved at step \d+; the same command resumes it\n", out), out
+    assert "Traceback" not in err
+    stopped = int(re.search(r"step (\d+)", out)[1])
+    assert stopped > 0 and not (tmp_path / "stopped" / "summary.json").exists()
+    assert (tmp_path / "stopped" / "checkpoints" / str(stopped)).is_dir()
+
+    # The same command, but no longer than it takes; and a run that was never stopped.
+    for name in ("stopped", "straight"):
+        code, out, err = in_process(*arguments, name, f"--config.max_steps={stopped + 9}")
+        assert code == 0 and out.startswith("test accuracy"), err
+    runs = [tmp_path / name for name in ("stopped", "straight")]
+    resumed, straight = (_final_arrays(run / "checkpoints" / str(stopped + 9)) for run in runs)
+    assert resumed.keys() == straight.keys() and len(straight) > 50
+    for name, array in straight.items():
+        np.testing.assert_array_equal(resumed[name], array, err_msg=name)
+    logged, expected = map(_numbers, runs)
+    assert logged == expected
+
+
+def _wait_for_lines(file: pathlib.Path, count: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 500
+    while time.monotonic() < deadline and process.poll() is None:
+        if file.exists() and file.read_text().count("\n") >= count:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"no {count} lines in {file}: {process.communicate(timeout=60)}")
+
+
+def _numbers(run: pathlib.Path) -> list[dict]:
+    """Everything logged but the speed."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "images_per_second"} for line in lines]
+
+
+def _final_arrays(checkpoint: pathlib.Path) -> dict[str, np.ndarray]:
+    import jax
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        tree = checkpointer.restore(checkpoint / "default")
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
