@@ -3,7 +3,7 @@
     python -m spectral_flax.train --config configs/delta_parity.py
     python -m spectral_flax.train --config configs/delta_parity.py:no_negative
 
-2 CPU cores: a few minutes. Accuracy at bit 128, seed 0: 99.6 %; with no_negative (beta <= 1): 50.6 %.
+2 CPU cores: a few minutes. Accuracy at bit 128, seed 0: 99.6 %; with no_negative: 50.6 %.
 """
 
 from spectral_flax.recipes import deltanet
