@@ -3,7 +3,8 @@
     python -m spectral_flax.train --config configs/delta_parity.py
     python -m spectral_flax.train --config configs/delta_parity.py:no_negative
 
-2 CPU cores: a few minutes. Accuracy at bit 128, seed 0: 99.6 %; with no_negative: 50.6 %.
+About 110 CPU seconds. Accuracy at bit 128, seeds 0 and 1: 99.6 %, 99.9 %; with no_negative
+(beta <= 1), seed 0: 50.6 %, which is chance.
 """
 
 from spectral_flax.recipes import deltanet
