@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError, nearest
+from spectral_flax.errors import UserError, check_at_least, nearest
 from spectral_flax.models.block import BlockConfig, LayerNorm, Mlp
 from spectral_flax.models.encoder import DTYPES
 from spectral_flax.models.linear import INITS, Array, Linear
@@ -48,7 +48,9 @@ class DeltaNetState(NamedTuple):
 def deltanet_config(config: ConfigDict, vocab_size: int) -> DeltaNetConfig:
     """Reads config.model; raises UserError for a model that cannot be built."""
     model = config.model
-    if model.num_heads < 1 or model.width % model.num_heads:
+    for name in ("width", "num_heads", "mlp_dim", "depth", "conv_size", "chunk_size"):
+        check_at_least(f"model.{name}", model[name], 1)
+    if model.width % model.num_heads:
         raise UserError(
             f"model.width {model.width} is not divisible by model.num_heads {model.num_heads}; "
             "choose heads that divide the width"
@@ -58,9 +60,6 @@ def deltanet_config(config: ConfigDict, vocab_size: int) -> DeltaNetConfig:
             f"model.beta_max is {model.beta_max}; expected a number in (0, 2]: above 2 the state "
             "grows without bound"
         )
-    for name in ("depth", "conv_size", "chunk_size"):
-        if model[name] < 1:
-            raise UserError(f"model.{name} is {model[name]}; expected at least 1")
     for name, known in (("init", INITS), ("dtype", DTYPES)):
         if model[name] not in known:
             raise UserError(

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError, nearest
+from spectral_flax.errors import UserError, check_at_least, check_rate, nearest
 from spectral_flax.models.block import Block, BlockConfig
 from spectral_flax.models.h_matrix import HMatrix, homogeneous_runs
 from spectral_flax.models.linear import INITS, Array
@@ -35,7 +35,13 @@ class EncoderConfig:
 
 def encoder_config(model: ConfigDict, causal: bool) -> EncoderConfig:
     """Reads the part of config.model that every stack shares; raises UserError if it cannot be."""
-    if model.num_heads < 1 or model.width % model.num_heads:
+    for name in ("width", "num_heads", "mlp_dim"):
+        check_at_least(f"model.{name}", model[name], 1)
+    for name in ("dropout", "stochastic_depth"):
+        check_rate(f"model.{name}", model[name])
+    if model.featscale_factor not in (1, 2):
+        raise UserError(f"model.featscale_factor is {model.featscale_factor}; expected 1 or 2")
+    if model.width % model.num_heads:
         raise UserError(
             f"model.width {model.width} is not divisible by model.num_heads {model.num_heads}; "
             "choose heads that divide the width"
@@ -67,7 +73,9 @@ def encoder_config(model: ConfigDict, causal: bool) -> EncoderConfig:
         attnscale=model.variant == "attnscale",
         init=INITS[model.init],
     )
-    config = EncoderConfig(
+    # For its errors: an unknown variant, or an empty half of a star.
+    homogeneous_runs(model.variant, model.depth, model.star_fraction)
+    return EncoderConfig(
         block,
         model.depth,
         model.variant,
@@ -76,8 +84,6 @@ def encoder_config(model: ConfigDict, causal: bool) -> EncoderConfig:
         model.orthogonal,
         model.scan,
     )
-    assert config.runs  # raises UserError for an unknown variant or an empty half of a star
-    return config
 
 
 class Encoder(nn.Module):

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from spectral_flax.data.image_set import ImageSet
 from spectral_flax.data.images import load_images
 from spectral_flax.data.order import PADDING, shuffled_rows
-from spectral_flax.errors import UserError
+from spectral_flax.errors import UserError, check_at_least
 from spectral_flax.models.vit import Vit, vit_config
 from spectral_flax.tasks.task import Array, Batch, Metrics, Params, Source, Task
 
@@ -74,6 +74,7 @@ def check_fit(config: ConfigDict, images: ImageSet) -> None:
             f"training.global_batch_size is {batch_size} but {images.name} has {size} training "
             "images; choose a smaller batch"
         )
+    check_at_least("model.patch_size", config.model.patch_size, 1)
     if images.image_size % config.model.patch_size:
         raise UserError(
             f"model.patch_size {config.model.patch_size} does not divide the image size "

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
@@ -48,6 +49,11 @@ def train(config: ConfigDict, task: Task, workdir: epath.Path) -> Outcome:
     """
     check_divisible(config.training.global_batch_size, jax.device_count())
     return _Loop(config, task, workdir).run()
+
+
+@jax.jit
+def _all_finite(params: Any) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
 
 
 class _Loop:
@@ -116,14 +122,15 @@ class _Loop:
             if preempted or self._due(step, self.config.training.checkpoint_every):
                 self._log(pending)
                 pending = None
+                self._check_saved(step, state)
                 self.checkpoints.save(step, state)
-            if preempted:
-                break
             if self._due(step, self.config.training.eval_every) and step < self.last_step:
                 self._log(pending)
                 pending = None
                 with self.throughput.paused():
                     self.writer.write(step, self._evaluate(state))
+            if preempted:
+                break
         self._log(pending)
         return state, step
 
@@ -172,13 +179,20 @@ class _Loop:
         for name in ("loss", "grad_norm"):
             bad |= ~np.isfinite(history[name][0][:count])
         if bad.any():
-            good = self.checkpoints.latest_step()
-            where = "no checkpoint was saved" if good is None else f"the last good one is {good}"
-            raise NonFiniteError(
-                f"loss or gradient is not finite at step {first + int(np.argmax(bad)) + 1}; "
-                f"{where} (under {self.workdir / 'checkpoints'}); lower the learning rate or the "
-                "clip norm"
-            )
+            raise self._not_finite("loss or gradient is", first + int(np.argmax(bad)) + 1)
+
+    def _check_saved(self, step: int, state: TrainState) -> None:
+        """A finite loss and gradient may still make an update that overflows."""
+        if not _all_finite(state.params):
+            raise self._not_finite("parameters are", step)
+
+    def _not_finite(self, what: str, step: int) -> NonFiniteError:
+        good = self.checkpoints.latest_step()
+        where = "no checkpoint was saved" if good is None else f"the last good one is {good}"
+        return NonFiniteError(
+            f"{what} not finite at step {step}; {where} (under {self.workdir / 'checkpoints'}); "
+            "lower the learning rate or the clip norm"
+        )
 
     def _evaluate(self, state: TrainState) -> dict[str, float]:
         """Metrics over the whole test set, every example once."""

@@ -7,7 +7,7 @@ import jax
 from etils import epath
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError
+from spectral_flax.errors import UserError, check_at_least
 from spectral_flax.ops import cap_lapack_threads
 from spectral_flax.tasks import make_task
 from spectral_flax.training import distributed
@@ -26,6 +26,8 @@ def train_and_report(config: ConfigDict, workdir: str) -> int:
     """
     if config.parallel != "pmap":
         raise UserError(f"unknown parallel '{config.parallel}'; known: pmap")
+    for name in ("global_batch_size", "eval_batch_size", "steps_per_call", "keep_checkpoints"):
+        check_at_least(f"training.{name}", config.training[name], 1)
     keep_freed_memory()
     cap_lapack_threads()
     distributed.initialize()

@@ -108,12 +108,11 @@ def test_ordinary_apply_keeps_no_captures(scan):
     assert (2, BATCH, HEADS, TOKENS, TOKENS) in caught and len(caught) == 4
 
 
-@pytest.mark.parametrize("variant", ["minus", "star"])
-def test_scanned_and_unrolled_agree(variant):
+def test_scanned_and_unrolled_agree():
     images = random_images(BATCH)
     runs = {}
     for scan in (True, False):
-        vit = tiny_vit(tiny_config(variant, depth=4, scan=scan))
+        vit = tiny_vit(tiny_config("star", depth=4, scan=scan))
         if scan:
             params = random_params(vit, (1, 8, 8, 1))
 

@@ -189,6 +189,23 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, steps_per_call):
     assert_same(saved_state(tmp_path, config), good)
 
 
+def test_an_update_that_overflows_is_not_saved(tmp_path):
+    config = toy_config(checkpoint_every=1)
+    config.optimizer.update(dict(warmup_epochs=0, schedule="constant", learning_rate=float("inf")))
+    config.max_steps = 1  # whose loss and gradient are finite
+    with pytest.raises(NonFiniteError, match="parameters are not finite at step 1; no checkpoint"):
+        run_toy(tmp_path, config)
+    assert not list((tmp_path / "checkpoints").glob("[0-9]*"))
+
+
+def test_an_evaluation_that_is_due_is_made_before_leaving(tmp_path, monkeypatch):
+    config = toy_config(eval_every=2)
+    calls = itertools.count(1)
+    monkeypatch.setattr(Checkpointer, "preempted", lambda self: next(calls) >= 2)
+    assert run_toy(tmp_path, config).step == 2
+    assert [line["step"] for line in lines(tmp_path) if "eval/loss" in line] == [2]
+
+
 def test_one_trace_and_one_compilation_serve_every_dispatch(tmp_path, monkeypatch):
     compiled, dispatches = [], []
     jax.monitoring.register_event_duration_secs_listener(

@@ -22,7 +22,7 @@ STEPS = 40
         ("minus", -np.inf, 0.0),
         ("ns_minus", -np.inf, 0.0),
         ("plus", 0.0, np.inf),
-        ("clip", -1.0, -1e-4),
+        pytest.param("clip", -1.0, -1e-4, marks=pytest.mark.slow),
         ("ns_clip", -1.0, -1e-4),
         ("interval", -0.5, 0.25),
     ],
