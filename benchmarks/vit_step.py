@@ -9,19 +9,15 @@ memory, as our command does for itself, and its better time is quoted.
 """
 
 import argparse
-import time
 
-import jax
 import numpy as np
 
 from benchmarks.harness import interleave, report
+from benchmarks.train_step import train_step
 from spectral_flax.data.image_set import ImageSet
 from spectral_flax.recipes.vit import vit_ti
 from spectral_flax.tasks.image_classification import classify
 from spectral_flax.training.host_memory import keep_freed_memory
-from spectral_flax.training.optimizer import adamw
-from spectral_flax.training.parallel import Pmap
-from spectral_flax.training.step import init_state
 
 BATCH, IMAGE, PATCH, CLASSES = 96, 32, 4, 100
 VARIANTS = ("standard", "minus", "ns_minus")
@@ -57,27 +53,13 @@ def main() -> None:
 
 def our_step(variant: str, depth: int, scan: bool):
     """Returns a function that runs one step, and the seconds that compiling it took."""
-    config = vit_ti(variant, "npz=synthetic")
+    config = vit_ti(variant, "npz=synthetic,augment=none")
     config.model.patch_size, config.model.depth, config.model.scan = PATCH, depth, scan
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (BATCH, IMAGE, IMAGE, 3)).astype(np.uint8)
     y = (np.arange(BATCH) % CLASSES).astype(np.int32)
     task = classify(ImageSet("synthetic", x, y, x, y, CLASSES), config)
-    optimizer = adamw(config, task.steps_per_epoch)
-    state = jax.jit(lambda: init_state(task, optimizer, seed=0))()
-    parallel = Pmap(task, optimizer, 0, steps_per_call=1)
-    rows = task.rows(0)[None]
-
-    start = time.perf_counter()
-    state, _ = jax.block_until_ready(parallel.train(state, rows, 1))
-    compile_seconds = time.perf_counter() - start
-    held = [state]
-
-    def step():
-        held[0], metrics = parallel.train(held[0], rows, 1)
-        return metrics
-
-    return step, compile_seconds
+    return train_step(task, config)
 
 
 def pytorch_step():

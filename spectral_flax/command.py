@@ -1,5 +1,6 @@
 """What every command shares: flags in; for what is wrong, one line and a non-zero exit code."""
 
+import io
 import logging
 import os
 import sys
@@ -12,29 +13,51 @@ from absl import logging as absl_logging
 from spectral_flax.errors import UserError
 
 
-def run(main: Callable[[], int], description: str) -> None:
+def run(main: Callable[[], int], description: str, flag_values: flags.FlagValues) -> None:
     """Parses the flags, runs main() and exits with its code; a UserError is one line and code 1.
 
-    description: what --help prints above the flags.
+    description: what --help prints above the flags. flag_values: the command's own, so that
+    importing two commands does not mix theirs.
     """
+    _open_streams()
     _quiet()
     if {"--help", "-h", "-help"} & set(sys.argv):
-        print(f"{description}\n\nFlags:\n{flags.FLAGS.main_module_help()}")
+        print(f"{description}\n\nFlags:\n{flag_values.get_help()}")
         sys.exit(0)
     try:
-        _parse_flags()
+        _parse_flags(flag_values)
         code = main()
     except UserError as error:
         code = _fail(str(error))
     except KeyboardInterrupt:
         code = _fail("interrupted; the same command resumes from the last checkpoint", 130)
-    sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has seen enough
+        code = _closed_pipe()
+    except OSError as error:  # what only the machine can know: a full disk, a lost permission
+        where = f"{error.filename}: " if error.filename else ""
+        code = _fail(f"{where}{error.strerror or error}")
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        code = _fail(f"out of memory; choose a smaller model or batch ({_one_line(error)[:200]})")
+    except (AttributeError, KeyError) as error:
+        if not _of_config(error):
+            raise
+        name = _one_line(error).strip("'\"")
+        code = _fail(
+            f"the config has no value '{name}', which this version needs; it was written for "
+            "another version: use that one, or train again with a config of this one"
+        )
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _closed_pipe()
     sys.exit(code)
 
 
-def _parse_flags() -> None:
+def _parse_flags(flag_values: flags.FlagValues) -> None:
     try:
-        rest = flags.FLAGS(sys.argv)[1:]
+        rest = flag_values(sys.argv)[1:]
     except UserError:
         raise
     except Exception as error:  # absl, ml_collections and the config file raise kinds of their own
@@ -49,7 +72,9 @@ def _parse_flags() -> None:
 
 
 def _one_line(error: Exception) -> str:
-    text = str(error).strip("'\"").replace("\\n", "\n").replace("\\'", "'")
+    # The message of a KeyError is the repr of what it was given.
+    text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    text = text.replace("\\n", "\n").replace("\\'", "'")
     return " ".join(part.strip() for part in text.splitlines() if part.strip())
 
 
@@ -58,9 +83,35 @@ def _fail(message: str, code: int = 1) -> int:
     return code
 
 
+def _of_config(error: Exception) -> bool:
+    """Whether a value was asked for that a config has not, rather than anything else."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    name = "" if trace is None else trace.tb_frame.f_globals.get("__name__", "")
+    return name.startswith("ml_collections.")
+
+
+def _closed_pipe() -> int:
+    """Keeps Python from flushing into a closed pipe once more; the code of a death by SIGPIPE."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 141
+
+
+def _open_streams() -> None:
+    """Makes printing safe where a stream is closed, or its encoding lacks what a text holds."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # for the process's life
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _quiet() -> None:
     """Leaves the terminal to the progress bar and to what the user must know."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    flags.FLAGS(sys.argv[:1])  # absl's logging waits for its own flags, which no command offers
     absl_logging.set_verbosity(absl_logging.ERROR)
     warnings.filterwarnings("ignore", category=DeprecationWarning)

@@ -13,11 +13,19 @@ from ml_collections import ConfigDict, config_flags
 
 from spectral_flax import command
 
+FLAGS = flags.FlagValues()
+
 _CONFIG = config_flags.DEFINE_config_file(
-    "config", help_string="Config file, with an optional :DATA after it.", lock_config=True
+    "config",
+    help_string="Config file, with an optional :DATA after it.",
+    lock_config=True,
+    flag_values=FLAGS,
 )
 _WORKDIR = flags.DEFINE_string(
-    "workdir", "", "Run directory; the default is a name of its own for each config under runs/."
+    "workdir",
+    "",
+    "Run directory; the default is a name of its own for each config under runs/.",
+    flag_values=FLAGS,
 )
 
 
@@ -29,10 +37,10 @@ def main() -> int:
     if config is None:
         raise command.UserError("no --config given; try --config configs/vit_ti_minus.py")
     if not isinstance(config, ConfigDict):  # a file that is not there fails when it is read
-        path = config_flags.get_config_filename(flags.FLAGS["config"])
+        path = config_flags.get_config_filename(FLAGS["config"])
         raise command.UserError(f"no config file {path}; try --config configs/vit_ti_minus.py")
     return run.train_and_report(config, _WORKDIR.value)
 
 
 if __name__ == "__main__":
-    command.run(main, __doc__)
+    command.run(main, __doc__, FLAGS)

@@ -3,14 +3,19 @@
 import importlib.util
 import pathlib
 
+import jax
+import jax.numpy as jnp
 import ml_collections
 import pytest
 
 from spectral_flax.errors import UserError
 from spectral_flax.models.encoder import encoder_config
+from spectral_flax.models.nanogpt import NanoGpt, nanogpt_config
+from spectral_flax.training.optimizer import total_steps
 
 FOLDER = pathlib.Path(__file__).parents[1] / "configs"
 FILES = sorted(FOLDER.glob("vit_*.py"))
+OTHERS = sorted(set(FOLDER.glob("*.py")) - set(FILES))
 VARIANTS = {
     "vit_ti": "standard",
     "vit_ti_plus": "plus",
@@ -49,7 +54,33 @@ def test_config_loads_with_every_data_set(path):
     assert module.get_config() == module.get_config("digits")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", OTHERS, ids=lambda path: path.stem)
+def test_sequence_configs_build_their_model(path):
+    config = load(path).get_config()
+    assert isinstance(config, ml_collections.ConfigDict) and config.is_locked
+    assert path.stem in (config.name, config.name.replace("_standard", ""))
+    total_steps(config, steps_per_epoch=1)
+    if path.stem.startswith("nanogpt_ti"):
+        variant = path.stem.removeprefix("nanogpt_ti").removeprefix("_") or "standard"
+        assert config.model.variant == variant
+        big = load(path).get_config("bin=x")
+        model, data, opt = big.model, big.data, big.optimizer
+        assert (model.width, model.depth, model.num_heads) == (192, 12, 3)
+        assert (data.block_size, opt.max_iters, opt.lr_decay_iters) == (1024, 10_000, 10_000)
+        nanogpt_config(config, 256)
+
+
+def test_nanogpt_ti_has_the_papers_size():
+    """recipes.md section 5: 15,168,192 parameters, 9,658,368 of them in the tied embedding."""
+    config = nanogpt_config(load(FOLDER / "nanogpt_ti.py").get_config("bin=x"), 50257)
+    params = jax.eval_shape(
+        NanoGpt(config).init, jax.random.key(0), jax.ShapeDtypeStruct((1, 2), jnp.int32)
+    )["params"]
+    assert sum(x.size for x in jax.tree.leaves(params)) == 15_168_192
+    assert params["embedding"].size == 9_658_368
+
+
+@pytest.mark.parametrize("path", FILES + OTHERS, ids=lambda path: path.stem)
 def test_docstring_holds_the_command(path):
     command = f"python -m spectral_flax.train --config configs/{path.name}"
     assert command in load(path).__doc__

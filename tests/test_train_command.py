@@ -1,5 +1,6 @@
 """`python -m spectral_flax.train` as its user meets it: one line for what is wrong, runs, stops."""
 
+import functools
 import json
 import os
 import pathlib
@@ -11,10 +12,9 @@ import time
 
 import numpy as np
 import pytest
-from absl import flags
 
-from spectral_flax import command
 from spectral_flax import train as train_command
+from tests.command_runner import run_command
 
 ROOT = pathlib.Path(__file__).parents[1]
 CONFIG = str(ROOT / "configs" / "vit_ti_ns_minus.py")
@@ -26,6 +26,7 @@ TINY = [
     "--config.model.scan=True",
     "--config.model.dropout=0.2",
     "--config.training.global_batch_size=16",
+    "--config.telemetry.every=0",
 ]
 
 
@@ -33,29 +34,7 @@ TINY = [
 def in_process(monkeypatch, capsys, tmp_path):
     """Runs the command with arguments in this process: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    # The back end of this process is up, and its allocator is the tests'.
-    monkeypatch.setattr("spectral_flax.training.distributed.initialize", lambda: None)
-    monkeypatch.setattr("spectral_flax.training.run.keep_freed_memory", lambda: True)
-
-    def run(*arguments):
-        _forget_flags()
-        monkeypatch.setattr(sys, "argv", ["train", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            command.run(train_command.main, train_command.__doc__)
-        printed = capsys.readouterr()
-        return stop.value.code, printed.out, printed.err
-
-    yield run
-    _forget_flags()
-
-
-def _forget_flags() -> None:
-    """Undoes a parse; config_flags adds one flag for each overridden value."""
-    for name in [name for name in flags.FLAGS if name.startswith("config.")]:
-        delattr(flags.FLAGS, name)
-    flags.FLAGS["config"].unparse()
-    flags.FLAGS["workdir"].unparse()
-    flags.FLAGS.unparse_flags()
+    return functools.partial(run_command, train_command, monkeypatch, capsys)
 
 
 CONFIG_FLAG = ["--config", CONFIG]
@@ -114,6 +93,32 @@ BAD = {
     "orthogonal": ([*CONFIG_FLAG, "--config.model.orthogonal=qrr"], "did you mean 'qr'"),
     "task": ([*CONFIG_FLAG, "--config.task=images"], "unknown task 'images'"),
     "parallel": ([*CONFIG_FLAG, "--config.parallel=pmpa"], "unknown parallel 'pmpa'"),
+    "no pair": ([*CONFIG_FLAG, "--config.model.interval=1"], "model.interval is .* two numbers"),
+    "mean alone": ([*CONFIG_FLAG, "--config.data.mean=(0.5,)"], "a number for each of the 1 chan"),
+    "negative seed": ([*CONFIG_FLAG, "--config.seed=-1"], "seed is -1; .* 0 to 4294967295"),
+    "long seed": ([*CONFIG_FLAG, f"--config.seed={2**64}"], "seed is 18446744073709551616"),
+    "negative steps": ([*CONFIG_FLAG, "--config.max_steps=-1"], "max_steps is -1"),
+    "negative log": ([*CONFIG_FLAG, "--config.training.log_every=-1"], "log_every is -1"),
+    "smoothing": ([*CONFIG_FLAG, "--config.training.label_smoothing=1.5"], "smoothing is 1.5"),
+    "no telemetry": ([*CONFIG_FLAG, "--config.telemetry.batch=0"], "telemetry.batch is 0"),
+    "NaN rate": ([*CONFIG_FLAG, "--config.optimizer.learning_rate=nan"], "learning_rate is nan"),
+    "infinite": ([*CONFIG_FLAG, "--config.optimizer.clip_norm=inf"], "clip_norm is inf.*finite"),
+    "b1": ([*CONFIG_FLAG, "--config.optimizer.b1=1.0"], r"optimizer.b1 is 1.0; .* \[0, 1\)"),
+    "decay": ([*CONFIG_FLAG, "--config.optimizer.weight_decay.psi=nan"], "weight_decay.psi is nan"),
+    "no epochs": (
+        [*CONFIG_FLAG, "--config.optimizer.epochs=0", "--config.optimizer.warmup_epochs=0"],
+        "of 16 steps each, is 0 steps; expected from 1",
+    ),
+    "another mixer": (
+        ["--config", str(ROOT / "configs/nanogpt_ti.py"), "--config.model.mixer=deltanet"],
+        "'deltanet' but the config has no model.conv_size",
+    ),
+    "bin without a directory": (
+        ["--config", str(ROOT / "configs/nanogpt_ti.py:bin")],
+        "did you mean 'bin=DIR'",
+    ),
+    "unknown init": ([*CONFIG_FLAG, "--config.model.init=x"], "unknown model.init 'x'; known:"),
+    "workdir is a file": ([*CONFIG_FLAG, "--workdir", __file__], "cannot write to --workdir"),
     "schedule": ([*CONFIG_FLAG, "--config.optimizer.schedule=cosin"], "did you mean 'cosine"),
 }
 
@@ -121,7 +126,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_one_line_and_leaves_nothing(name, in_process, tmp_path):
     arguments, words = BAD[name]
-    code, out, err = in_process(*arguments, "--workdir", "new_run") if arguments else in_process()
+    code, out, err = in_process("--workdir", "new_run", *arguments) if arguments else in_process()
     assert code == 1 and out == ""
     assert re.fullmatch(r"error: [^\n]+\n", err), err
     assert re.search(words, err), err

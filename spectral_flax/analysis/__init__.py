@@ -1,8 +1,10 @@
 """Pure functions on arrays: the spectra of layers and attention, and what they make tokens do."""
 
+from spectral_flax.analysis.activations import Activations
 from spectral_flax.analysis.certificate import (
     Verdict,
     audit_dominance,
+    audit_with_rung,
     certify_dominance,
     certify_with_rung,
 )
@@ -21,7 +23,13 @@ from spectral_flax.analysis.equilibria import (
     oja_step,
     stable_eta,
 )
-from spectral_flax.analysis.filtering import asymmetry, condition_number, hfc_lfc_ratio
+from spectral_flax.analysis.filtering import (
+    asymmetry,
+    condition_number,
+    henrici,
+    hfc_lfc_ratio,
+    hfc_lfc_ratios,
+)
 from spectral_flax.analysis.layer import head_eigvals, layer_matrix
 from spectral_flax.analysis.limits import limit_features, limit_rank
 from spectral_flax.analysis.power_method import (
@@ -33,6 +41,7 @@ from spectral_flax.analysis.power_method import (
     PrincipalKind,
     alignment,
     alignment_sums,
+    correlation,
     cumulative_product,
     eigen_directions,
     finish_alignment,
@@ -43,6 +52,7 @@ from spectral_flax.analysis.steering import Precompensated, Steered, precompensa
 from spectral_flax.analysis.theorems import corollary2, corollary3, theorem1, theorem4
 
 __all__ = [
+    "Activations",
     "Alignment",
     "AlignmentSums",
     "AttentionStack",
@@ -62,19 +72,23 @@ __all__ = [
     "attention_step",
     "attention_weights",
     "audit_dominance",
+    "audit_with_rung",
     "bipartite_spectrum",
     "certify_dominance",
     "certify_with_rung",
     "condition_number",
     "corollary2",
     "corollary3",
+    "correlation",
     "cumulative_product",
     "dominance",
     "eigen_directions",
     "equilibrium_spectrum",
     "finish_alignment",
     "head_eigvals",
+    "henrici",
     "hfc_lfc_ratio",
+    "hfc_lfc_ratios",
     "layer_matrix",
     "limit_features",
     "limit_rank",

@@ -108,10 +108,16 @@ def audit_dominance(lambda_h: jax.Array, attention: jax.Array) -> Dominance:
     Returns:
       A `Dominance` with fields of the broadcast leading shape.
     """
+    return audit_with_rung(lambda_h, attention)[0]
+
+
+def audit_with_rung(lambda_h: jax.Array, attention: jax.Array) -> tuple[Dominance, jax.Array]:
+    """`audit_dominance`, and the rung (as in `certify_with_rung`) that decided; int32 `[...]`."""
     lambda_h, attention, batch = _flattened(lambda_h, attention)
     state = _certified(lambda_h, attention, lambda state: ~state.resolved)
     state = _on_pending(_from_eigvals, state, ~state.resolved, lambda_h, attention, _EIG_GROUP)
-    return jax.tree.map(lambda field: field.reshape(batch), state.answer)
+    answer = jax.tree.map(lambda field: field.reshape(batch), state.answer)
+    return answer, state.rung.reshape(batch)
 
 
 def _flattened(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from spectral_flax.analysis.dynamics import normalised
+from spectral_flax.ops.lapack import each_matrix
 
 
 def oja_step(x: jax.Array, f: jax.Array, eta: float | jax.Array) -> jax.Array:
@@ -150,7 +151,9 @@ def _descending_eigvalsh(f: jax.Array) -> jax.Array:
     f = jnp.asarray(f)
     if f.ndim < 2 or f.shape[-1] != f.shape[-2]:
         raise ValueError(f"F has to be symmetric [..., D, D], got shape {f.shape}")
-    return jnp.linalg.eigvalsh(f.astype(jnp.promote_types(f.dtype, jnp.float32)))[..., ::-1]
+    return each_matrix(jnp.linalg.eigvalsh, f.astype(jnp.promote_types(f.dtype, jnp.float32)))[
+        ..., ::-1
+    ]
 
 
 def _fitting(x: jax.Array, f: jax.Array) -> tuple[jax.Array, jax.Array]:

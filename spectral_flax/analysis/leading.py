@@ -37,6 +37,7 @@ from jax import lax
 
 from spectral_flax.analysis.bounds import Power, frobenius, rounding_unit, squared_error
 from spectral_flax.ops import eig
+from spectral_flax.ops.lapack import each_matrix
 
 # One start for all: any fixed Gaussian block misses an invariant subspace with probability 0.
 _START_SEED = 0
@@ -91,7 +92,10 @@ def leading_eigenvalues(powers: list[Power], rank: int) -> Leading:
     values, v = eig(t, structure="general")
     mismatch = frobenius(jnp.abs(_product(t.astype(v.dtype), v) - v * values[:, None, :]))
     # The padding is a block of its own, with coordinate vectors: it takes no part in kappa.
-    right, left = v * used[:, :, None], _transposed(jnp.linalg.inv(v)) * used[:, :, None]
+    right, left = (
+        v * used[:, :, None],
+        _transposed(each_matrix(jnp.linalg.inv, v)) * used[:, :, None],
+    )
     return Leading(
         values=values,
         rest_powers=_rest_powers(powers, q, slack, (error + outer_error) / scale),
@@ -182,4 +186,4 @@ def _iterated(x: jax.Array, q: jax.Array, steps: int) -> jax.Array:
 
 
 def _orthonormal(q: jax.Array) -> jax.Array:
-    return jnp.linalg.qr(q)[0]
+    return each_matrix(lambda m: jnp.linalg.qr(m)[0], q)

@@ -175,6 +175,22 @@ def finish_alignment(sums: AlignmentSums, kind: jax.Array) -> Alignment:
     return Alignment(own[0], own[1], own[2], mean[0], mean[1], mean[2], kind)
 
 
+def correlation(x: jax.Array, basis: jax.Array) -> jax.Array:
+    """|corr| of tokens with a subspace: their cosine with their projection on it (PM eq. 4-7).
+
+    Args:
+      x: tokens `[..., D]` of any length; a zero token correlates 0.
+      basis: orthonormal columns `[D, k]`, such as `Principal.basis`; zero columns add nothing.
+
+    Returns:
+      `[...]`, from 0 to 1.
+    """
+    norm = jnp.linalg.norm(x, axis=-1, keepdims=True)
+    unit = x / jnp.where(norm > 0, norm, 1)
+    inside = jnp.matmul(unit, basis.astype(x.dtype), precision=lax.Precision.HIGHEST)
+    return jnp.linalg.norm(inside, axis=-1)
+
+
 def cumulative_product(f: jax.Array) -> CumulativeProduct:
     """F_t F_{t-1} ... F_1 for t = 1 ... T (PM sec. 3.2), renormalised at each factor.
 
@@ -270,8 +286,7 @@ def _correlations(x: jax.Array, directions: Directions) -> tuple[jax.Array, jax.
     squares = jnp.square(jnp.matmul(x, directions.columns, precision=lax.Precision.HIGHEST))
     pair = (directions.weight == 2).astype(x.dtype)[None]
     all_of_them = jnp.sqrt(squares + jnp.roll(squares, -1, axis=-1) * pair)
-    own = jnp.matmul(x, directions.principal, precision=lax.Precision.HIGHEST)
-    return jnp.sqrt(jnp.square(own).sum(axis=-1)), all_of_them
+    return correlation(x, directions.principal), all_of_them
 
 
 def _orthonormal(columns: list[jax.Array]) -> jax.Array:

@@ -106,6 +106,12 @@ class AttentionStack:
             jax.tree.map(lambda w: w[one], self), **{f: getattr(self, f)[one] for f in facts}
         )
 
+    def anonymous(self) -> "AttentionStack":
+        """Without names and multiplicities, which are static: equal layers then compile once."""
+        return dataclasses.replace(
+            self, names=("",) * self.num_layers, multiplicity=(1,) * self.num_layers
+        )
+
     def schedule(self) -> tuple[int, ...]:
         """The weights' index for each layer as it runs: multiplicity spelt out."""
         return tuple(i for i, times in enumerate(self.multiplicity) for _ in range(times))

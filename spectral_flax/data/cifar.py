@@ -5,19 +5,12 @@ name, version, features, keys and so order) is prepared in array_record format, 
 read without TensorFlow. TFDS's own builders cannot do that part: they encode PNG by TensorFlow.
 """
 
-import contextlib
 import io
-import os
 import pathlib
-import re
-import struct
-import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from absl import logging
 from PIL import Image
 
 from spectral_flax.data.cifar_archive import (
@@ -29,6 +22,16 @@ from spectral_flax.data.cifar_archive import (
     read_archive,
 )
 from spectral_flax.data.image_set import ImageSet
+from spectral_flax.data.tfds_directory import (
+    builder_at,
+    damaged,
+    first_line,
+    prepare_with,
+    prepared_directory,
+    quiet,
+    read_examples,
+    tfds_root,
+)
 from spectral_flax.errors import UserError
 
 _UNDECODED = {"image": tfds.decode.SkipDecoding()}
@@ -40,13 +43,13 @@ def load_cifar(name: str, data_dir: str = "") -> ImageSet:
     data_dir: TFDS's directory; "" is its default. The network is used only if neither a prepared
     set nor the archive is there. Raises UserError if there is no data or it is damaged.
     """
-    with _quiet():
+    with quiet():
         builder = _open(name, data_dir)
         try:
             x_train, y_train = _read_split(builder, "train")
             x_test, y_test = _read_split(builder, "test")
         except Exception as error:  # each storage layer fails in its own way
-            raise _damaged(builder.data_dir, error) from error
+            raise damaged(builder.data_dir, error) from error
         num_classes = builder.info.features["label"].num_classes
     return ImageSet(name, x_train, y_train, x_test, y_test, num_classes)
 
@@ -57,7 +60,7 @@ def prepare_cifar(name: str, data_dir: str = "", archive: str = "") -> pathlib.P
     archive: the published .tar.gz; "" looks for it in data_dir, then downloads it. The directory
     appears whole or not at all. Raises UserError if it cannot be made.
     """
-    with _quiet():
+    with quiet():
         return pathlib.Path(_open(name, data_dir, archive).data_dir)
 
 
@@ -103,49 +106,13 @@ class _CifarBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  #
 
 def _open(name: str, data_dir: str, archive: str = "") -> tfds.core.DatasetBuilder:
     """Returns a builder whose directory is complete, preparing it if need be."""
-    default = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
-    root = pathlib.Path(data_dir or default).expanduser()
-    prepared = _prepared_directory(name, root)
+    root = tfds_root(data_dir)
+    prepared = prepared_directory(name, root)
     if prepared is not None:
-        return _builder_at(prepared)
+        return builder_at(prepared)
     file = pathlib.Path(archive).expanduser() if archive else _fetch(name, root)
     builder = _CifarBuilder(name, read_archive(name, file), root)
-    print(f"preparing {name} in {root} (once; about a minute)", file=sys.stderr, flush=True)
-    config = tfds.download.DownloadConfig(try_download_gcs=False)
-    try:
-        # TFDS announces unknown sizes on stdout. It writes beside the directory, then renames.
-        with contextlib.redirect_stdout(io.StringIO()):
-            builder.download_and_prepare(download_config=config)
-    except OSError as error:
-        prepared = _prepared_directory(name, root)
-        if prepared is None:
-            raise UserError(f"could not prepare {name} in {root}: {_first_line(error)}") from error
-        return _builder_at(prepared)  # another process was faster
-    return builder
-
-
-def _builder_at(directory: pathlib.Path) -> tfds.core.DatasetBuilder:
-    try:
-        return tfds.builder_from_directory(directory)
-    except Exception as error:  # json, protobuf and TFDS itself, by what is broken
-        raise _damaged(directory, error) from error
-
-
-def _damaged(directory: str | pathlib.Path, error: Exception) -> UserError:
-    return UserError(
-        f"{directory}: unreadable ({_first_line(error)}); delete this directory, or give "
-        "another data_dir, and run again"
-    )
-
-
-def _prepared_directory(name: str, root: pathlib.Path) -> pathlib.Path | None:
-    """Returns the newest version of a set: TFDS gives it its name when it is complete."""
-    versions = {}
-    for directory in (root / name).glob("*"):
-        # Unfinished ones are named incomplete.XXXXXX_3.0.2.
-        if match := re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", directory.name):
-            versions[tuple(map(int, match.groups()))] = directory
-    return versions[max(versions)] if versions else None
+    return prepare_with(builder, root, "about a minute")
 
 
 def _fetch(name: str, root: pathlib.Path) -> pathlib.Path:
@@ -158,7 +125,7 @@ def _fetch(name: str, root: pathlib.Path) -> pathlib.Path:
     except DOWNLOAD_ERRORS as error:
         command = f"python -m spectral_flax.data.prepare_images {name} --data_dir {root}"
         raise UserError(
-            f"no {name} in {root} and no download ({_first_line(error)}); with a network, prepare "
+            f"no {name} in {root} and no download ({first_line(error)}); with a network, prepare "
             f"it by `{command}`; without, add `--archive FILE` with a copy of "
             f"{FORMATS[name].file_name}, or train on the embedded digits: put `:digits` after the "
             "config's name"
@@ -167,58 +134,10 @@ def _fetch(name: str, root: pathlib.Path) -> pathlib.Path:
 
 def _read_split(builder: tfds.core.DatasetBuilder, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns images uint8 [N, 32, 32, 3] and labels int32 [N], in the directory's order."""
-    try:
-        source = builder.as_data_source(split=split, decoders=_UNDECODED)
-    except NotImplementedError:  # no random access in this format
-        examples = _tfrecord_examples(builder, split)
-    else:
-        examples = _in_chunks(source)
     # Pillow decodes three times faster than TFDS does through it, and threads do not help either.
     images, labels = [], []
-    for example in examples:
+    # PNG has checksums of its own, so a damaged image does not pass for another.
+    for example in read_examples(builder, split, _UNDECODED):
         images.append(np.asarray(Image.open(io.BytesIO(example["image"]))))
         labels.append(example["label"])
     return np.stack(images), np.asarray(labels, np.int32)
-
-
-def _in_chunks(source: Any) -> Iterator[dict]:
-    """Yields a data source's examples, a thousand a call: twice as fast as one by one."""
-    for start in range(0, len(source), 1000):
-        yield from source.__getitems__(list(range(start, min(start + 1000, len(source)))))
-
-
-def _tfrecord_examples(builder: tfds.core.DatasetBuilder, split: str) -> Iterator[dict]:
-    """Yields the examples of TFDS's default format, which TFDS itself reads with TensorFlow only.
-
-    A record is its length (uint64), a checksum (uint32), the bytes, a checksum (uint32); all
-    little-endian. PNG has checksums of its own, so these are skipped.
-    """
-    info = builder.info
-    if info.file_format.value != "tfrecord":
-        raise ValueError(f"{info.file_format.value} files; expected array_record or tfrecord")
-    count = 0
-    for path in info.splits[split].filepaths:
-        content, offset = path.read_bytes(), 0
-        while offset < len(content):
-            (length,) = struct.unpack_from("<Q", content, offset)
-            record = content[offset + 12 : offset + 12 + length]
-            yield info.features.deserialize_example_np(record, decoders=_UNDECODED)
-            offset += length + 16
-            count += 1
-    if count != info.splits[split].num_examples:
-        raise ValueError(f"{count} {split} examples; expected {info.splits[split].num_examples}")
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hides absl's warnings: TFDS logs several a load that say nothing a user can act on."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

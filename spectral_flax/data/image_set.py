@@ -23,6 +23,16 @@ class ImageSet:
     num_classes: int
 
     @property
+    def train_size(self) -> int:
+        """Returns the number of training images."""
+        return len(self.x_train)
+
+    @property
+    def test_size(self) -> int:
+        """Returns the number of test images."""
+        return len(self.x_test)
+
+    @property
     def image_size(self) -> int:
         """Returns the side of the square images in pixels; raises UserError if not square."""
         height, width = self.x_train.shape[1:3]
@@ -37,3 +47,26 @@ class ImageSet:
     def channels(self) -> int:
         """Returns the number of colour channels."""
         return self.x_train.shape[-1]
+
+    def mean_std(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the mean and standard deviation of each channel of the training images / 255."""
+        return mean_std(self.x_train)
+
+    def with_train_rows(self, rows: np.ndarray) -> "ImageSet":
+        """Returns the set with only these training images."""
+        return dataclasses.replace(self, x_train=self.x_train[rows], y_train=self.y_train[rows])
+
+
+def mean_std(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the mean and standard deviation [C] of images uint8 [N, H, W, C] / 255, in float64.
+
+    From histograms: the images as floats may not fit in memory.
+    """
+    channels = images.shape[-1]
+    counts = np.stack(
+        [np.bincount(images[..., c].reshape(-1), minlength=256) for c in range(channels)]
+    )
+    share = counts / counts.sum(1, keepdims=True)
+    values = np.arange(256) / 255.0
+    mean = share @ values
+    return mean, np.sqrt((share * (values[None] - mean[:, None]) ** 2).sum(1))

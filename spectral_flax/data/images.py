@@ -1,12 +1,38 @@
 """Image sets by name: what `--config FILE:NAME` trains on."""
 
 import numpy as np
+from ml_collections import ConfigDict
 
+from spectral_flax.data.folder import folder_records
 from spectral_flax.data.image_set import ImageSet
 from spectral_flax.data.npz import load_npz
+from spectral_flax.data.records import StreamedImages, images_from_records
+from spectral_flax.data.subset import balanced_subset
 from spectral_flax.errors import UserError, nearest
 
 IMAGE_SETS = ("digits", "cifar10", "cifar100", "npz")
+
+
+def load_data(config: ConfigDict) -> ImageSet | StreamedImages:
+    """Returns the images that config.data names, with config.data.fraction of the training half.
+
+    The fraction is of each class, drawn by config.seed. Raises UserError for data that cannot be
+    had and for values that cannot be.
+    """
+    data = config.data
+    if data.name == "folder":
+        halves = folder_records(data.path, data.test_split, data.test_fraction)
+        return images_from_records("folder", *halves, data, config.seed)
+    if data.name == "tfds":
+        from spectral_flax.data.tfds_records import tfds_records  # slow to import
+
+        splits = tfds_records(data.path, config.data_dir, data.test_split)
+        return images_from_records(data.path, *splits, data, config.seed)
+    images = load_images(data.name, path=data.path, data_dir=config.data_dir)
+    if data.fraction == 1:
+        return images
+    rows = balanced_subset(images.y_train, data.fraction, config.seed)
+    return images.with_train_rows(rows)
 
 
 def load_images(name: str, *, path: str = "", data_dir: str = "") -> ImageSet:
@@ -26,7 +52,7 @@ def load_images(name: str, *, path: str = "", data_dir: str = "") -> ImageSet:
 
         return load_cifar(name, data_dir)
     hint = nearest(name, IMAGE_SETS)
-    raise UserError(f"no image set '{name}'; expected one of {', '.join(IMAGE_SETS)}{hint}")
+    raise UserError(f"no image set '{name}'{hint} expected one of {', '.join(IMAGE_SETS)}")
 
 
 def load_digits() -> ImageSet:

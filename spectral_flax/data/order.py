@@ -1,7 +1,8 @@
 """Which examples make up which batch, as pure functions of (seed, step)."""
 
+import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -26,11 +27,55 @@ def shuffled_rows(size: int, batch_size: int, seed: int, step: int) -> np.ndarra
     return _pad(rows, batch_size)
 
 
+def ordered_rows(size: int, batch_size: int, index: int) -> np.ndarray:
+    """Returns the rows of one batch of an evaluation, in order: [batch_size] int32."""
+    start = index * batch_size
+    rows = np.arange(start, min(start + batch_size, size), dtype=np.int32)
+    return _pad(rows, batch_size)
+
+
 def sequential_rows(size: int, batch_size: int) -> Iterator[np.ndarray]:
     """Yields [batch_size] int32 batches that visit each example exactly once, in order."""
-    for start in range(0, size, batch_size):
-        rows = np.arange(start, min(start + batch_size, size), dtype=np.int32)
-        yield _pad(rows, batch_size)
+    for index in range(-(-size // batch_size)):
+        yield ordered_rows(size, batch_size, index)
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """The rows that each dispatch of up to `per_call` steps reads, from step `first` to `last`.
+
+    rows(step) -> [global batch] int32. Dispatches end at multiples of per_call, so a run that
+    resumes anywhere falls back onto those of an uninterrupted one. Nothing here has a position to
+    lose: the step that a checkpoint holds is where the data stand.
+    """
+
+    rows: Callable[[int], np.ndarray]
+    first: int
+    last: int
+    per_call: int
+
+    def __len__(self) -> int:
+        """The number of dispatches; 0 if all steps are made."""
+        if self.first >= self.last:
+            return 0
+        return -(-self.last // self.per_call) - self.first // self.per_call
+
+    def span(self, index: int) -> tuple[int, int]:
+        """Returns the first step of a dispatch and how many steps it makes."""
+        boundary = (self.first // self.per_call + index) * self.per_call
+        step = max(boundary, self.first)
+        return step, min(boundary + self.per_call, self.last) - step
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Returns rows [per_call, global batch]; those of steps that are not made are PADDING."""
+        step, count = self.span(index)
+        rows = np.stack([self.rows(step + i) for i in range(count)])
+        return np.pad(rows, ((0, self.per_call - count), (0, 0)), constant_values=PADDING)
+
+
+def shard(rows: np.ndarray, process: int, processes: int) -> np.ndarray:
+    """Returns one process's equal part of rows [..., global batch]: a block of its own."""
+    return rows.reshape(*rows.shape[:-1], processes, -1)[..., process, :]
 
 
 def _pad(rows: np.ndarray, batch_size: int) -> np.ndarray:

@@ -50,6 +50,7 @@ def deltanet_config(config: ConfigDict, vocab_size: int) -> DeltaNetConfig:
     model = config.model
     for name in ("width", "num_heads", "mlp_dim", "depth", "conv_size", "chunk_size"):
         check_at_least(f"model.{name}", model[name], 1)
+    check_at_least("model.norm_epsilon", model.norm_epsilon, 0)
     if model.width % model.num_heads:
         raise UserError(
             f"model.width {model.width} is not divisible by model.num_heads {model.num_heads}; "
@@ -176,8 +177,9 @@ class DeltaNetLm(nn.Module):
 
     @nn.compact
     def __call__(
-        self, tokens: Array, state: DeltaNetState | None = None
+        self, tokens: Array, state: DeltaNetState | None = None, deterministic: bool = True
     ) -> tuple[Array, DeltaNetState]:
+        del deterministic  # nothing is dropped
         cfg, block = self.config, self.config.block
         if state is None:
             state = initial_state(cfg, tokens.shape[0])

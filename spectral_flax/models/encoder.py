@@ -1,14 +1,17 @@
 """A stack of blocks as a few scanned runs of layers that share one H kind."""
 
 import dataclasses
+import math
+from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError, check_at_least, check_rate, nearest
-from spectral_flax.models.block import Block, BlockConfig
-from spectral_flax.models.h_matrix import HMatrix, homogeneous_runs
+from spectral_flax.errors import UserError, check_at_least, check_pair, check_rate, nearest
+from spectral_flax.models.block import Block, BlockConfig, Cache
+from spectral_flax.models.h_matrix import BASELINES, HMatrix, homogeneous_runs
 from spectral_flax.models.linear import INITS, Array
 
 DTYPES = ("float32", "bfloat16")
@@ -27,16 +30,33 @@ class EncoderConfig:
     orthogonal: str = "qr"
     scan: bool = True
 
+    def h_matrix(self, kind: str, layers: int, name: str | None = None) -> HMatrix:
+        """The module that makes w_v and w_o of a run of layers."""
+        return HMatrix(
+            kind,
+            layers,
+            self.block.width,
+            self.interval,
+            self.orthogonal,
+            self.block.init,
+            self.block.residual_scale,
+            name=name,
+        )
+
     @property
     def runs(self) -> tuple[tuple[str, int], ...]:
         """((H kind, number of layers), ...) from input to output; `star` has two."""
         return homogeneous_runs(self.variant, self.depth, self.star_fraction)
 
 
-def encoder_config(model: ConfigDict, causal: bool) -> EncoderConfig:
-    """Reads the part of config.model that every stack shares; raises UserError if it cannot be."""
+def encoder_config(model: ConfigDict, **facts: Any) -> EncoderConfig:
+    """Reads the part of config.model that every stack shares; raises UserError if it cannot be.
+
+    facts: the fields of `BlockConfig` that the kind of model decides.
+    """
     for name in ("width", "num_heads", "mlp_dim"):
         check_at_least(f"model.{name}", model[name], 1)
+    check_at_least("model.norm_epsilon", model.norm_epsilon, 0)
     for name in ("dropout", "stochastic_depth"):
         check_rate(f"model.{name}", model[name])
     if model.featscale_factor not in (1, 2):
@@ -57,21 +77,20 @@ def encoder_config(model: ConfigDict, causal: bool) -> EncoderConfig:
                 f"unknown model.{name} '{model[name]}'{nearest(model[name], known)} "
                 f"known: {', '.join(known)}"
             )
-    low, high = model.interval
-    if not low < high:
+    low, high = check_pair("model.interval", model.interval)
+    if not -math.inf < low < high < math.inf:
         raise UserError(f"model.interval is ({low}, {high}); expected low < high")
     block = BlockConfig(
         width=model.width,
         num_heads=model.num_heads,
         mlp_dim=model.mlp_dim,
-        qkv_bias=model.qkv_bias,
-        causal=causal,
         dropout=model.dropout,
         stochastic_depth=model.stochastic_depth,
         norm_epsilon=model.norm_epsilon,
         featscale_factor=model.featscale_factor if model.variant == "featscale" else 0,
         attnscale=model.variant == "attnscale",
         init=INITS[model.init],
+        **facts,
     )
     # For its errors: an unknown variant, or an empty half of a star.
     homogeneous_runs(model.variant, model.depth, model.star_fraction)
@@ -87,7 +106,7 @@ def encoder_config(model: ConfigDict, causal: bool) -> EncoderConfig:
 
 
 class Encoder(nn.Module):
-    """Residual stream [B, T, D] -> [B, T, D] through all layers.
+    """Residual stream [B, T, D] -> [B, T, D] through all layers, and the caches of all if given.
 
     Parameters of run i live under `run_i`, stacked on a leading layer axis whether the layers are
     scanned or unrolled, so a checkpoint serves both.
@@ -96,15 +115,20 @@ class Encoder(nn.Module):
     config: EncoderConfig
 
     @nn.compact
-    def __call__(self, x: Array, deterministic: bool) -> Array:
+    def __call__(
+        self, x: Array, deterministic: bool, cache: Cache | None = None
+    ) -> tuple[Array, Cache | None]:
         cfg = self.config
         rates = jnp.linspace(0.0, cfg.block.stochastic_depth, cfg.depth, dtype=jnp.float32)
-        first = 0
+        first, caches = 0, []
         for index, (kind, layers) in enumerate(cfg.runs):
-            run_rates = rates[first : first + layers]
-            x = _Run(cfg, kind, layers, name=f"run_{index}")(x, run_rates, deterministic)
+            here = slice(first, first + layers)
+            run_cache = jax.tree.map(lambda leaf, here=here: leaf[here], cache)
+            run = _Run(cfg, kind, layers, name=f"run_{index}")
+            x, run_cache = run(x, rates[here], deterministic, run_cache)
+            caches.append(run_cache)
             first += layers
-        return x
+        return x, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *caches)
 
 
 class _Run(nn.Module):
@@ -115,24 +139,37 @@ class _Run(nn.Module):
     layers: int
 
     @nn.compact
-    def __call__(self, x: Array, rates: Array, deterministic: bool) -> Array:
+    def __call__(
+        self, x: Array, rates: Array, deterministic: bool, cache: Cache | None
+    ) -> tuple[Array, Cache | None]:
         cfg = self.config
-        w_v, w_o = HMatrix(
-            self.kind,
-            self.layers,
-            cfg.block.width,
-            cfg.interval,
-            cfg.orthogonal,
-            cfg.block.init.kernel,
-            name="h",
-        )()
+        w_v, w_o = cfg.h_matrix(self.kind, self.layers, name="h")()
         blocks = nn.scan(
             Block,
             variable_axes={"params": 0, "intermediates": 0},
             split_rngs={"params": True, "dropout": True},
-            in_axes=(0, 0, 0),
+            in_axes=(0, 0, 0, 0),
             length=self.layers,
             unroll=1 if cfg.scan else self.layers,
         )(cfg.block, deterministic, name="blocks")
-        x, _ = blocks(x, w_v.astype(x.dtype), w_o.astype(x.dtype), rates)
-        return x
+        return blocks(x, w_v.astype(x.dtype), w_o.astype(x.dtype), rates, cache)
+
+
+def as_standard(config: EncoderConfig, params: Any) -> tuple[EncoderConfig, Any]:
+    """Writes W_V and W_O out: the same stack as one run of the free kind, and its parameters.
+
+    For what runs a stack many times on the same parameters, such as decoding, which must not
+    repeat a QR for every token.
+    """
+    matrices, blocks = [], []
+    for index, (kind, layers) in enumerate(config.runs):
+        run = params[f"run_{index}"]
+        w_v, w_o = config.h_matrix(kind, layers).apply({"params": run["h"]})
+        matrices.append({"w_v": w_v, "w_o": w_o})
+        blocks.append(run["blocks"])
+    run = jax.tree.map(
+        lambda *leaves: jnp.concatenate(leaves),
+        *({"h": h, "blocks": b} for h, b in zip(matrices, blocks, strict=True)),
+    )
+    free = config.variant if config.variant in BASELINES else "standard"
+    return dataclasses.replace(config, variant=free), {"run_0": run}

@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 
 from spectral_flax.errors import UserError, nearest
-from spectral_flax.models.linear import INITS
+from spectral_flax.models.linear import INITS, Init
 from spectral_flax.ops.eigen import eigvals
+from spectral_flax.ops.lapack import each_matrix
 from spectral_flax.ops.orthogonal import orthogonal
 
 PSI_MIN = 1e-2  # smallest |psi| drawn: keeps every eigenvalue off exact zero at the start
@@ -31,24 +32,25 @@ Array = jax.Array
 class SpectrumMap:
     """How psi becomes lambda, and the psi that starts with |lambda| spread over its range.
 
-    `to_lambda(psi, low, high)` is elementwise; `init(u, low, high)` maps u uniform in
-    [PSI_MIN, 1) to psi. Only `interval` reads low and high.
+    `to_lambda(psi, low, high)` is elementwise; `init(u, scale)` maps u uniform in [PSI_MIN, 1) to
+    psi with |lambda| <= scale. Only `interval` reads low and high, and it fills them whatever the
+    scale is.
     """
 
     to_lambda: Callable[[Array, float, float], Array]
-    init: Callable[[Array, float, float], Array]
+    init: Callable[[Array, float], Array]
 
 
 SPECTRA = {
-    "minus": SpectrumMap(lambda psi, low, high: -jnp.square(psi), lambda u, low, high: u),
-    "plus": SpectrumMap(lambda psi, low, high: jnp.square(psi), lambda u, low, high: u),
+    "minus": SpectrumMap(lambda psi, low, high: -jnp.square(psi), lambda u, scale: u * scale**0.5),
+    "plus": SpectrumMap(lambda psi, low, high: jnp.square(psi), lambda u, scale: u * scale**0.5),
     "clip": SpectrumMap(
-        lambda psi, low, high: jnp.clip(psi, -1.0, -CLIP_EPS), lambda u, low, high: -u
+        lambda psi, low, high: jnp.clip(psi, -1.0, -CLIP_EPS), lambda u, scale: -u * scale
     ),
     # Not in the papers: lambda anywhere in a chosen interval, by a smooth map.
     "interval": SpectrumMap(
         lambda psi, low, high: low + (high - low) * jax.nn.sigmoid(psi),
-        lambda u, low, high: jnp.log(u) - jnp.log1p(-u),
+        lambda u, scale: jnp.log(u) - jnp.log1p(-u),
     ),
 }
 BASELINES = ("standard", "featscale", "attnscale")  # H is free in all three
@@ -89,6 +91,9 @@ class HMatrix(nn.Module):
 
     Returns w_v, w_o: [L, D, D] in row-token layout (y = x @ w), computed for all L layers at
     once: one batched QR or inverse, in float32 whatever the model's dtype is.
+    `output_scale` is the factor that GPT-2 puts on output projections at the start, 1/sqrt(2 L):
+    on the weights of a free W_O, and on Lambda where W_O = Lambda V^T or Lambda V^-1, since V
+    is no place for it (V V^T = 1, and V V^-1 = 1 whatever V's scale is).
     Source: OS section 4; equations.md section 1.
     """
 
@@ -97,14 +102,17 @@ class HMatrix(nn.Module):
     width: int
     interval: tuple[float, float] = (-1.0, 0.0)
     orthogonal_method: str = "qr"
-    kernel_init: nn.initializers.Initializer = INITS["torch"].kernel
+    inits: Init = INITS["torch"]
+    output_scale: float = 1.0
 
     @nn.compact
     def __call__(self) -> tuple[Array, Array]:
         shape = (self.num_layers, self.width, self.width)
         if self.kind == "standard":
-            init = per_layer(self.kernel_init)
-            return self.param("w_v", init, shape), self.param("w_o", init, shape)
+            w_v = self.param("w_v", per_layer(self.inits.kernel), shape)
+            return w_v, self.param(
+                "w_o", per_layer(self.inits.scaled(self.output_scale).kernel), shape
+            )
         lam = self._eigenvalues()[..., None]
         if self.kind.startswith("ns_"):
             # A Gaussian V of std 0.02 has condition number ~2e3; an orthogonal one has 1.
@@ -120,7 +128,7 @@ class HMatrix(nn.Module):
 
         def init(key: Array, shape: tuple[int, int]) -> Array:
             u = jax.random.uniform(key, shape, jnp.float32, PSI_MIN, 1.0)
-            return spectrum.init(u, *self.interval)
+            return spectrum.init(u, self.output_scale)
 
         psi = self.param("psi", init, (self.num_layers, self.width))
         return spectrum.to_lambda(psi, *self.interval)
@@ -161,11 +169,11 @@ def invert(v: Array) -> Array:
     Its gradient, dV = -V^-T dY V^-T, is two products with the inverse at hand; autodiff of
     `jnp.linalg.inv` would run the triangular solves again.
     """
-    return jnp.linalg.inv(v)
+    return each_matrix(jnp.linalg.inv, v)
 
 
 def _invert_forward(v: Array) -> tuple[Array, Array]:
-    inverse = jnp.linalg.inv(v)
+    inverse = each_matrix(jnp.linalg.inv, v)
     return inverse, inverse
 
 

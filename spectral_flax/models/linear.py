@@ -18,6 +18,12 @@ class Init:
     kernel: Initializer
     bias: Callable[[int], Initializer]
 
+    def scaled(self, factor: float) -> "Init":
+        """The same with every kernel weight times `factor`."""
+        if factor == 1.0:
+            return self
+        return Init(lambda *args, **kwargs: factor * self.kernel(*args, **kwargs), self.bias)
+
 
 def _uniform_bias(fan_in: int) -> Initializer:
     def init(key: Array, shape: tuple[int, ...], dtype=jnp.float32) -> Array:
@@ -34,6 +40,8 @@ INITS = {
     "trunc_normal": Init(
         nn.initializers.truncated_normal(0.02), lambda fan_in: nn.initializers.zeros
     ),
+    # GPT-2's.
+    "normal": Init(nn.initializers.normal(0.02), lambda fan_in: nn.initializers.zeros),
 }
 
 

@@ -20,12 +20,15 @@ class VitConfig:
     patch_size: int
     num_classes: int
     dtype: str = "float32"
+    prefix_tokens: int = 1  # CLS, then whatever else stands before the patches (distilled DeiT)
 
 
 def vit_config(config: ConfigDict, num_classes: int) -> VitConfig:
     """Reads config.model; raises UserError for a model that cannot be built."""
     return VitConfig(
-        encoder_config(config.model, causal=False),
+        encoder_config(
+            config.model, qkv_bias=config.model.qkv_bias, mlp_dropout=config.model.dropout
+        ),
         config.model.patch_size,
         num_classes,
         config.model.dtype,
@@ -46,13 +49,13 @@ class Vit(nn.Module):
         x = Linear(block.width, initializers=block.init, name="patch_embed")(patches)
 
         draw = nn.initializers.normal(0.02)
-        cls = self.param("cls", draw, (1, 1, block.width)).astype(x.dtype)
-        x = jnp.concatenate([jnp.broadcast_to(cls, (x.shape[0], 1, block.width)), x], axis=1)
+        cls = self.param("cls", draw, (1, cfg.prefix_tokens, block.width)).astype(x.dtype)
+        x = jnp.concatenate([jnp.broadcast_to(cls, (x.shape[0], *cls.shape[1:])), x], axis=1)
         x = x + self.param("position", draw, (1, *x.shape[1:])).astype(x.dtype)
         x = nn.Dropout(block.dropout)(x, deterministic)
         self.sow("intermediates", "embedded", x)
 
-        x = Encoder(cfg.encoder, name="encoder")(x, deterministic)
+        x, _ = Encoder(cfg.encoder, name="encoder")(x, deterministic)
         x = LayerNorm(block.norm_epsilon, name="head_norm")(x[:, 0])
         return Linear(cfg.num_classes, initializers=block.init, name="head")(x.astype(jnp.float32))
 

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from spectral_flax.ops.lapack import each_matrix
+
 Structure = Literal["auto", "general", "symmetric", "lower"]
 
 
@@ -42,7 +44,7 @@ def eigvals(m: jax.Array, *, structure: Structure = "auto") -> jax.Array:
     if structure == "lower":
         values = jnp.diagonal(m, axis1=-2, axis2=-1)
     elif structure == "symmetric":
-        values = jnp.linalg.eigvalsh(m)
+        values = each_matrix(jnp.linalg.eigvalsh, m)
     else:
         values = _general_eigvals(m)
     values = _nan_unless_finite(m, values.astype(_complex_dtype(m.dtype)))
@@ -66,7 +68,7 @@ def eig(m: jax.Array, *, structure: Structure = "auto") -> tuple[jax.Array, jax.
     """
     m = _checked(m)
     if _resolve(m, structure) == "symmetric":
-        values, vectors = jnp.linalg.eigh(m)
+        values, vectors = each_matrix(jnp.linalg.eigh, m)
     else:
         values, vectors = _general_eig(m)
     dtype = _complex_dtype(m.dtype)
@@ -128,7 +130,7 @@ def _order(values: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _general_eigvals(m: jax.Array) -> jax.Array:
-    return lax.platform_dependent(m, tpu=_host_eigvals, default=jnp.linalg.eigvals)
+    return lax.platform_dependent(m, tpu=_host_eigvals, default=_native_eigvals)
 
 
 @_general_eigvals.defjvp
@@ -138,7 +140,7 @@ def _general_eigvals_jvp(primals, tangents):
     (m,), (dm,) = primals, tangents
     values, vectors = _general_eig(m)
     product = jnp.matmul(dm.astype(vectors.dtype), vectors, precision=lax.Precision.HIGHEST)
-    return values, jnp.diagonal(jnp.linalg.solve(vectors, product), axis1=-2, axis2=-1)
+    return values, jnp.diagonal(each_matrix(jnp.linalg.solve, vectors, product), axis1=-2, axis2=-1)
 
 
 @jax.custom_jvp
@@ -153,9 +155,13 @@ def _general_eig_jvp(primals, tangents):
     )
 
 
+def _native_eigvals(m: jax.Array) -> jax.Array:
+    return each_matrix(jnp.linalg.eigvals, m)
+
+
 def _native_eig(m: jax.Array) -> tuple[jax.Array, jax.Array]:
     # jnp asks for right eigenvectors only, which is what keeps CUDA on cuSOLVER.
-    values, vectors = jnp.linalg.eig(m)
+    values, vectors = each_matrix(jnp.linalg.eig, m)
     return values, vectors
 
 

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from spectral_flax.ops.lapack import each_matrix
 from spectral_flax.ops.triangular import unit_lower_inverse
 
 # Reflections that share one triangular inverse; more of them are joined two groups at a time.
@@ -62,7 +63,7 @@ def orthogonal(theta: jax.Array, method: str = "qr") -> jax.Array:
 
 
 def _qr(theta):
-    return jnp.linalg.qr(theta)[0]
+    return each_matrix(lambda m: jnp.linalg.qr(m)[0], theta)
 
 
 def _householder(theta):
@@ -129,7 +130,7 @@ def _compact_wy(k):
 @jax.custom_jvp
 def _cayley_of_skew(s):
     eye = _eye_like(s)
-    return _polish_if_needed(jnp.linalg.solve(eye + s, eye - s))
+    return _polish_if_needed(each_matrix(jnp.linalg.solve, eye + s, eye - s))
 
 
 @_cayley_of_skew.defjvp

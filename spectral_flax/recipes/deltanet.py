@@ -31,14 +31,27 @@ def recall(switch: str) -> ConfigDict:
 
 def language_model(switch: str) -> ConfigDict:
     """Width 192, depth 12, 3 heads on bytes of source code. switch: "" or "no_negative"."""
-    config = _base("text", "deltanet_ti", switch)
+    config = _base("language_model", "deltanet_ti", switch)
     config.model.update(dict(width=192, num_heads=3, mlp_dim=768, depth=12, tied_head=True))
-    config.model.scan = True
-    config.data = ConfigDict(dict(name="stdlib", length=256, train_size=800, test_size=256))
+    config.model.update(dict(scan=True, mixer="deltanet"))
+    config.data = ConfigDict(
+        dict(name="stdlib", path="", block_size=256, resident_bytes=2**31)
+        | dict(eval_windows=256, random_windows=0)
+    )
+    config.data_dir = config.init_from = ""
     config.training.global_batch_size = 8
     config.training.eval_batch_size = 16
     config.training.steps_per_call = 5
-    config.optimizer.update(dict(learning_rate=1e-3, warmup_epochs=0.2, epochs=1.8))
+    config.optimizer.update(
+        dict(
+            schedule="nanogpt",
+            learning_rate=1e-3,
+            max_iters=200,
+            warmup_iters=20,
+            lr_decay_iters=200,
+            min_learning_rate=0.0,
+        )
+    )
     return config.lock()
 
 
@@ -70,6 +83,7 @@ def _base(task: str, name: str, switch: str) -> ConfigDict:
             ),
             training=dict(
                 eval_batch_size=256,
+                micro_batch_size=0,  # examples a device holds at once; 0: its share of a batch
                 steps_per_call=50,
                 log_every=50,
                 eval_every=0,  # steps; 0: only at the end

@@ -2,9 +2,10 @@
 
 from ml_collections import ConfigDict
 
+from spectral_flax.data.augment.presets import preset
 from spectral_flax.errors import UserError, nearest
 
-DATA = ("digits", "cifar100", "cifar10", "npz=PATH")
+DATA = ("digits", "cifar100", "cifar10", "npz=PATH", "folder=PATH", "tfds=NAME")
 
 
 def vit_ti(variant: str, data: str) -> ConfigDict:
@@ -12,11 +13,14 @@ def vit_ti(variant: str, data: str) -> ConfigDict:
 
     data: the text after the colon of --config. "" and "digits" are the small embedded set with a
     recipe that fits it; the others follow Park & Kim's CIFAR-100 recipe (recipes.md section 2).
-    Raises UserError for a data set it does not know.
+    ",augment=PRESET" after it picks none, park_kim or deit instead of the recipe's own.
+    Raises UserError for a data set or a preset it does not know.
     """
+    data, chooses, augment = data.partition(",augment=")
     name, _, path = data.partition("=")
     name = name or "digits"
-    if name not in ("digits", "cifar100", "cifar10", "npz") or (name == "npz") != bool(path):
+    known = {entry.partition("=")[0]: "=" in entry for entry in DATA}
+    if name not in known or known[name] != bool(path):
         raise UserError(
             f"unknown data '{data}' after the colon of --config{nearest(name, DATA)} "
             f"expected one of {', '.join(DATA)}"
@@ -30,11 +34,14 @@ def vit_ti(variant: str, data: str) -> ConfigDict:
             parallel="pmap",
             next=_next_command(variant),  # printed at the end
             model=_model(variant),
-            data_dir="",  # of prepared CIFAR; "": TFDS's own, ~/tensorflow_datasets
-            data=dict(name=name, path=path, mean=(), std=()),
+            data_dir="",  # of TFDS's prepared sets; "": its own, ~/tensorflow_datasets
+            # fraction: of each class's training images, drawn by seed
+            data=dict(name=name, path=path, fraction=1.0, mean=(), std=()),
+            augment=preset(augment if chooses else "none" if name == "digits" else "park_kim"),
             training=dict(
                 global_batch_size=96,
                 eval_batch_size=256,
+                micro_batch_size=0,  # examples a device holds at once; 0: its share of a batch
                 steps_per_call=1,
                 label_smoothing=0.1,
                 log_every=50,
@@ -42,11 +49,17 @@ def vit_ti(variant: str, data: str) -> ConfigDict:
                 checkpoint_every=500,
                 keep_checkpoints=3,
             ),
+            telemetry=dict(
+                every=5000,  # steps between looks at the layers' spectra; 0: never
+                batch=8,  # test examples that they are looked at with
+            ),
             optimizer=_optimizer(),
         )
     )
     if name == "digits":
         _fit_digits(config)
+    if name in ("folder", "tfds"):
+        _fit_pictures(config)
     if name == "cifar100":
         config.data.mean, config.data.std = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
     return config.lock()
@@ -102,6 +115,25 @@ def _optimizer() -> dict:
     )
 
 
+def _fit_pictures(config: ConfigDict) -> None:
+    """Pictures of any size, as DeiT's ImageNet: 224 pixels in patches of 16, so 197 tokens."""
+    config.model.patch_size = 16
+    config.data.update(
+        dict(
+            size=224,  # pixels of a side after decoding
+            crop=0.875,  # side of the central crop over the shorter side
+            areas=(0.08, 1.0),  # of random crops over the picture; only where they are streamed
+            test_split="",  # "": validation, else val, else test
+            test_fraction=0.2,  # of a folder that has no train directory, held out
+            resident_bytes=2**31,  # decoded sets up to this size live on every device
+            workers=-1,  # processes that decode what does not; -1: a core each but one
+            skip_unreadable=False,
+        )
+    )
+    if config.data.name == "tfds":
+        config.data.mean, config.data.std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
 def _fit_digits(config: ConfigDict) -> None:
     """1,442 training images of 8x8: fewer epochs at a higher rate, on a small number of tokens."""
     # On a CPU a scan copies every layer's saved activations into stacked arrays and back, which
@@ -109,6 +141,7 @@ def _fit_digits(config: ConfigDict) -> None:
     config.model.scan = False
     config.model.stochastic_depth = 0.1
     config.training.log_every = 10
+    config.telemetry.every = 100
     config.training.checkpoint_every = 100
     config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup_epochs = 3

@@ -14,11 +14,15 @@ def make_task(config: ConfigDict) -> Task:
             from spectral_flax.tasks.image_classification import image_classification
 
             return image_classification(config)
-        case "parity" | "recall" | "text":
+        case "language_model":
+            from spectral_flax.tasks.language_model import language_model
+
+            return language_model(config)
+        case "parity" | "recall":
             from spectral_flax.tasks import sequence
 
             return getattr(sequence, config.task)(config)
-    known = ("image_classification", "parity", "recall", "text")
+    known = ("image_classification", "language_model", "parity", "recall")
     raise UserError(
         f"unknown task '{config.task}'{nearest(config.task, known)} known: {', '.join(known)}"
     )

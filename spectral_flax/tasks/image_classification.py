@@ -10,12 +10,20 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
+from spectral_flax.analysis import Activations, AttentionStack
+from spectral_flax.data.augment.pipeline import make_augment
+from spectral_flax.data.augment.presets import check_augment
+from spectral_flax.data.augment.repeats import repeated_rows
 from spectral_flax.data.image_set import ImageSet
-from spectral_flax.data.images import load_images
-from spectral_flax.data.order import PADDING, shuffled_rows
-from spectral_flax.errors import UserError, check_at_least
+from spectral_flax.data.images import load_data
+from spectral_flax.data.records import StreamedImages
+from spectral_flax.errors import UserError, check_at_least, check_rate
+from spectral_flax.models.inspection import inspect
 from spectral_flax.models.vit import Vit, vit_config
-from spectral_flax.tasks.task import Array, Batch, Metrics, Params, Source, Task
+from spectral_flax.tasks.image_source import image_sources
+from spectral_flax.tasks.task import Array, Batch, Metrics, Params, Task
+
+_AUGMENT = 1  # folded into a step's key; the key itself is dropout's
 
 
 def image_classification(config: ConfigDict) -> Task:
@@ -24,51 +32,65 @@ def image_classification(config: ConfigDict) -> Task:
     Raises UserError for a model that cannot be built, for data that cannot be had, and for images,
     batch and model that do not fit each other.
     """
-    vit_config(config, num_classes=1)  # a bad model is told before a long download
-    images = load_images(config.data.name, path=config.data.path, data_dir=config.data_dir)
-    return classify(images, config)
+    vit_config(config, num_classes=1)  # a bad value is told before a long download
+    check_augment(config.augment)
+    return classify(load_data(config), config)
 
 
-def classify(images: ImageSet, config: ConfigDict) -> Task:
+def classify(images: ImageSet | StreamedImages, config: ConfigDict) -> Task:
     """Returns the task of classifying given images; raises UserError where they do not fit."""
     check_fit(config, images)
-    model = Vit(vit_config(config, images.num_classes))
-    normalise = _normaliser(config, images)
+    check_rate("training.label_smoothing", config.training.label_smoothing)
+    vit = vit_config(config, images.num_classes)
+    model = Vit(vit)
+    mean, std = channel_statistics(config, images)
+    normalise = _normaliser(mean, std)
+    augment = make_augment(config.augment, mean, normalise)
     shape = (1, images.image_size, images.image_size, images.channels)
 
-    def apply(params: Params, image: Array, *args: Any, **kwargs: Any) -> Any:
-        return model.apply({"params": params}, normalise(image), *args, **kwargs)
+    def apply(params: Params, *args: Any, **kwargs: Any) -> Any:
+        return model.apply({"params": params}, *args, **kwargs)
 
     def init(key: Array) -> Params:
         return model.init(key, jnp.zeros(shape, jnp.float32))["params"]
 
     def loss(params: Params, batch: Batch, key: Array) -> tuple[Array, Metrics]:
-        logits = apply(params, batch["image"], False, rngs={"dropout": key})
-        metrics = classification_metrics(logits, batch, config.training.label_smoothing)
+        targets = _one_hot(batch["label"], images.num_classes)
+        targets = optax.smooth_labels(targets, config.training.label_smoothing)
+        augment_key = jax.random.fold_in(key, _AUGMENT)
+        image, targets = augment(augment_key, batch["image"], targets, batch["weight"])
+        logits = apply(params, image, False, rngs={"dropout": key})
+        metrics = classification_metrics(logits, targets, batch["weight"])
         return metrics["loss"][0], metrics
 
     def evaluate(params: Params, batch: Batch) -> Metrics:
-        logits = apply(params, batch["image"])
-        return classification_metrics(logits, batch, label_smoothing=0.0)
+        logits = apply(params, normalise(batch["image"]))
+        targets = _one_hot(batch["label"], images.num_classes)
+        return classification_metrics(logits, targets, batch["weight"])
 
-    size, batch_size = len(images.x_train), config.training.global_batch_size
+    def inspect_batch(params: Params, batch: Batch) -> tuple[AttentionStack, Activations]:
+        return inspect(Vit, vit, params, normalise(batch["image"]))
+
+    size, batch_size = images.train_size, config.training.global_batch_size
+    train, test = image_sources(images)
     return Task(
         init=init,
         loss=loss,
         evaluate=evaluate,
-        train=Source({"image": images.x_train, "label": images.y_train}, gather_images, size),
-        test=Source(
-            {"image": images.x_test, "label": images.y_test}, gather_images, len(images.x_test)
+        train=train,
+        test=test,
+        rows=functools.partial(
+            repeated_rows, size, batch_size, config.augment.repeats, config.seed
         ),
-        rows=functools.partial(shuffled_rows, size, batch_size, config.seed),
         steps_per_epoch=-(-size // batch_size),
         labels={"variant": config.model.variant, "dataset": images.name},
+        inspect=inspect_batch,
     )
 
 
-def check_fit(config: ConfigDict, images: ImageSet) -> None:
+def check_fit(config: ConfigDict, images: ImageSet | StreamedImages) -> None:
     """Raises UserError when the batch or the patch does not fit the images."""
-    size, batch_size = len(images.x_train), config.training.global_batch_size
+    size, batch_size = images.train_size, config.training.global_batch_size
     if batch_size > size:
         raise UserError(
             f"training.global_batch_size is {batch_size} but {images.name} has {size} training "
@@ -82,38 +104,48 @@ def check_fit(config: ConfigDict, images: ImageSet) -> None:
         )
 
 
-def gather_images(data: dict[str, Array], rows: Array) -> Batch:
-    """Reads rows [B] of the resident images: image uint8, label int32, weight float32 0 or 1."""
-    safe = jnp.maximum(rows, 0)
-    return {
-        "image": jnp.take(data["image"], safe, axis=0),
-        "label": jnp.take(data["label"], safe, axis=0),
-        "weight": (rows != PADDING).astype(jnp.float32),
-    }
+def classification_metrics(logits: Array, targets: Array, weight: Array) -> Metrics:
+    """Cross-entropy and accuracy of logits [B, C] as sums weighted by [B], in float32.
 
-
-def classification_metrics(logits: Array, batch: Batch, label_smoothing: float) -> Metrics:
-    """Cross-entropy and accuracy of logits [B, C] as weighted sums, in float32."""
-    weight = batch["weight"]
-    targets = jax.nn.one_hot(batch["label"], logits.shape[-1], dtype=jnp.float32)
-    targets = optax.smooth_labels(targets, label_smoothing)
+    targets [B, C] are distributions over the classes. Accuracy is against the likeliest class,
+    which for a mixed target is the label of larger weight, as is usual for training accuracy.
+    """
     losses = optax.softmax_cross_entropy(logits.astype(jnp.float32), targets)
-    correct = (jnp.argmax(logits, axis=-1) == batch["label"]).astype(jnp.float32)
+    hits = jnp.argmax(logits, axis=-1) == jnp.argmax(targets, axis=-1)
     count = jnp.sum(weight)
     return {
         "loss": (jnp.sum(weight * losses), count),
-        "accuracy": (jnp.sum(weight * correct), count),
+        "accuracy": (jnp.sum(weight * hits.astype(jnp.float32)), count),
     }
 
 
-def _normaliser(config: ConfigDict, images: ImageSet) -> Callable[[Array], Array]:
-    """Returns uint8 [B, H, W, C] -> float32 with config.data's mean and std, or the images' own."""
+def channel_statistics(
+    config: ConfigDict, images: ImageSet | StreamedImages
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns mean and standard deviation of each channel, 0..1: config.data's or the images'."""
     mean, std = config.data.mean, config.data.std
-    if not mean:
-        pixels = images.x_train.astype(np.float32) / 255.0
-        mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
-    std = np.maximum(np.asarray(std, np.float32), 1e-6)  # a constant channel stays finite
-    scale, shift = 1.0 / (255.0 * std), -np.asarray(mean, np.float32) / std
+    if not mean and not std:
+        mean, std = images.mean_std()
+    elif not len(mean) == len(std) == images.channels:
+        raise UserError(
+            f"data.mean is {tuple(mean)} and data.std {tuple(std)}; expected a number for each of "
+            f"the {images.channels} channels in both, or () in both for the images' own"
+        )
+    for value in mean:
+        check_at_least("data.mean", value, 0)
+    for value in std:
+        check_at_least("data.std", value, 0)
+    return np.asarray(mean, np.float32), np.asarray(std, np.float32)
+
+
+def _one_hot(label: Array, num_classes: int) -> Array:
+    return jax.nn.one_hot(label, num_classes, dtype=jnp.float32)
+
+
+def _normaliser(mean: np.ndarray, std: np.ndarray) -> Callable[[Array], Array]:
+    """Returns uint8 [B, H, W, C] -> float32 with the given statistics of each channel."""
+    std = np.maximum(std, np.float32(1e-6))  # a constant channel stays finite
+    scale, shift = 1.0 / (255.0 * std), -mean / std
 
     def normalise(image: Array) -> Array:
         return image.astype(jnp.float32) * scale[None, None, None] + shift[None, None, None]

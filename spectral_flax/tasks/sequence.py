@@ -1,4 +1,4 @@
-"""Next-token problems for a DeltaNet: parity, associative recall, and the bytes of a text.
+"""Synthetic next-token problems for a DeltaNet: parity and associative recall.
 
 An example is made on the device from its row number, so there is no data set to load, every step
 sees new examples, and a resumed run sees the ones that an uninterrupted run would have seen.
@@ -10,17 +10,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from ml_collections import ConfigDict
 
 from spectral_flax.data.order import PADDING
-from spectral_flax.data.stdlib_text import stdlib_bytes
 from spectral_flax.errors import UserError
 from spectral_flax.models.deltanet import DeltaNetLm, deltanet_config
+from spectral_flax.tasks.next_token import next_token_metrics
 from spectral_flax.tasks.task import Array, Batch, Metrics, Params, Source, Task
 
-# example(data, row) -> {"tokens": [T] int32, "targets": [T] int32, "weight": [T] float32}
-Example = Callable[[Any, Array], Batch]
+# example(row) -> {"tokens": [T] int32, "targets": [T] int32, "weight": [T] float32}
+Example = Callable[[Array], Batch]
 
 
 def parity(config: ConfigDict) -> Task:
@@ -33,15 +32,15 @@ def parity(config: ConfigDict) -> Task:
     data = config.data
     _check_lengths(config, "train_length", "test_length")
 
-    def train(_: Any, row: Array) -> Batch:
+    def train(row: Array) -> Batch:
         return parity_example(_key(config, "train", row), data.train_length)
 
-    def test(_: Any, row: Array) -> Batch:
+    def test(row: Array) -> Batch:
         example = parity_example(_key(config, "test", row), data.test_length)
         last = jnp.arange(data.test_length) == data.test_length - 1
         return example | {"weight": last.astype(jnp.float32)}
 
-    return _task(config, 2, _source(train, (), data.train_size), _source(test, (), data.test_size))
+    return _task(config, 2, _source(train, data.train_size), _source(test, data.test_size))
 
 
 def recall(config: ConfigDict) -> Task:
@@ -57,7 +56,7 @@ def recall(config: ConfigDict) -> Task:
         )
 
     def example(split: str) -> Example:
-        def make(_: Any, row: Array) -> Batch:
+        def make(row: Array) -> Batch:
             return recall_example(_key(config, split, row), data.pairs, data.symbols, data.length)
 
         return make
@@ -65,44 +64,8 @@ def recall(config: ConfigDict) -> Task:
     return _task(
         config,
         1 + 2 * data.symbols,
-        _source(example("train"), (), data.train_size),
-        _source(example("test"), (), data.test_size),
-    )
-
-
-def text(config: ConfigDict) -> Task:
-    """The next byte of the Python standard library's own source; tested on files held out."""
-    length = config.data.length
-    train_bytes, test_bytes = stdlib_bytes()
-    _check_lengths(config, "length")
-    if length >= len(test_bytes):
-        raise UserError(
-            f"data.length is {length} but the held-out text has {len(test_bytes)} bytes; choose "
-            "a shorter window"
-        )
-
-    def window(data: Array, start: Array) -> Batch:
-        window = jax.lax.dynamic_slice(data, (start,), (length + 1,)).astype(jnp.int32)
-        return {
-            "tokens": window[:-1],
-            "targets": window[1:],
-            "weight": jnp.ones(length, jnp.float32),
-        }
-
-    def train(data: Array, row: Array) -> Batch:
-        return window(
-            data, jax.random.randint(_key(config, "train", row), (), 0, len(data) - length)
-        )
-
-    def test(data: Array, row: Array) -> Batch:
-        return window(data, row * length)
-
-    size = min(config.data.test_size, (len(test_bytes) - 1) // length)
-    return _task(
-        config,
-        256,
-        _source(train, train_bytes, config.data.train_size),
-        _source(test, test_bytes, size),
+        _source(example("train"), data.train_size),
+        _source(example("test"), data.test_size),
     )
 
 
@@ -137,13 +100,13 @@ def _key(config: ConfigDict, split: str, row: Array) -> Array:
     return jax.random.fold_in(stream, row)
 
 
-def _source(example: Example, data: Any, size: int) -> Source:
-    def gather(data: Any, rows: Array) -> Batch:
-        batch = jax.vmap(example, in_axes=(None, 0))(data, jnp.maximum(rows, 0))
+def _source(example: Example, size: int) -> Source:
+    def gather(_: Any, rows: Array) -> Batch:
+        batch = jax.vmap(example)(jnp.maximum(rows, 0))
         is_real = (rows != PADDING).astype(jnp.float32)
         return batch | {"weight": batch["weight"] * is_real[:, None]}
 
-    return Source(data, gather, size)
+    return Source((), gather, size)
 
 
 def _task(config: ConfigDict, vocab_size: int, train: Source, test: Source) -> Task:
@@ -154,15 +117,7 @@ def _task(config: ConfigDict, vocab_size: int, train: Source, test: Source) -> T
         return model.init(key, jnp.zeros((1, 2), jnp.int32))["params"]
 
     def evaluate(params: Params, batch: Batch) -> Metrics:
-        logits, _ = model.apply({"params": params}, batch["tokens"])
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"])
-        correct = (jnp.argmax(logits, axis=-1) == batch["targets"]).astype(jnp.float32)
-        weight = batch["weight"]
-        count = jnp.sum(weight)
-        return {
-            "loss": (jnp.sum(weight * losses), count),
-            "accuracy": (jnp.sum(weight * correct), count),
-        }
+        return next_token_metrics(model, params, batch)
 
     def loss(params: Params, batch: Batch, key: Array) -> tuple[Array, Metrics]:
         del key  # nothing is dropped

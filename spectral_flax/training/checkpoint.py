@@ -9,7 +9,7 @@ from etils import epath
 
 from spectral_flax.errors import UserError
 from spectral_flax.training import distributed
-from spectral_flax.training.parallel import replicated
+from spectral_flax.training.parallel import everywhere, replicated
 from spectral_flax.training.step import TrainState
 
 
@@ -32,7 +32,7 @@ class Checkpointer:
         if step in self._manager.all_steps():
             return
         try:
-            self._manager.save(step, args=ocp.args.StandardSave(state), force=True)
+            self._manager.save(step, args=ocp.args.StandardSave(everywhere(state)), force=True)
         except (OSError, ValueError) as error:
             raise _save_error(self._directory, step, error) from error
 

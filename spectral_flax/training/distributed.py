@@ -29,10 +29,23 @@ def initialize() -> None:
     """Joins the cluster that started this process, if one did; else takes SIGTERM as a request."""
     if any(os.environ.get(name) for name in _CLUSTER_HINTS):
         if not jax.distributed.is_initialized():
-            jax.distributed.initialize()
+            # launch/local.sh sets these; JAX itself reads the coordinator's address only.
+            jax.distributed.initialize(
+                num_processes=_number("JAX_NUM_PROCESSES"), process_id=_number("JAX_PROCESS_ID")
+            )
     elif threading.current_thread() is threading.main_thread():
         _stop_requested.clear()
         signal.signal(signal.SIGTERM, lambda *_: _stop_requested.set())
+
+
+def _number(name: str) -> int | None:
+    return int(os.environ[name]) if name in os.environ else None
+
+
+def stop_at_once() -> None:
+    """Lets SIGTERM end this process again, for work that has nothing to save on the way."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def stop_requested() -> bool:

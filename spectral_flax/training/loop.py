@@ -5,7 +5,7 @@ dispatch late, and a checkpoint is only written of a state whose loss and gradie
 """
 
 import dataclasses
-import json
+import functools
 import math
 from typing import Any
 
@@ -15,16 +15,18 @@ import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
-from spectral_flax.data.order import sequential_rows
+from spectral_flax.data.order import Schedule, ordered_rows
 from spectral_flax.errors import UserError
-from spectral_flax.tasks.task import Task
+from spectral_flax.tasks.task import Source, Task
 from spectral_flax.training import metrics as metric_files
 from spectral_flax.training.checkpoint import Checkpointer
+from spectral_flax.training.feed import feed
 from spectral_flax.training.optimizer import adamw, total_steps
-from spectral_flax.training.parallel import Pmap, check_divisible, replicated
-from spectral_flax.training.run_directory import SUMMARY_FILE
+from spectral_flax.training.parallel import Pmap, accumulation, replicated
+from spectral_flax.training.run_directory import SUMMARY_FILE, read_summary
 from spectral_flax.training.step import TrainState, init_state
 from spectral_flax.training.summary import Throughput, summary
+from spectral_flax.training.telemetry import Telemetry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,13 +49,18 @@ def train(config: ConfigDict, task: Task, workdir: epath.Path) -> Outcome:
     Raises UserError for a batch that the devices cannot share, and NonFiniteError, naming the step
     and the last good checkpoint, when the loss or a gradient is not finite.
     """
-    check_divisible(config.training.global_batch_size, jax.device_count())
+    _accumulation(config)
     return _Loop(config, task, workdir).run()
 
 
 @jax.jit
 def _all_finite(params: Any) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
+
+
+def _accumulation(config: ConfigDict) -> int:
+    training = config.training
+    return accumulation(training.global_batch_size, jax.device_count(), training.micro_batch_size)
 
 
 class _Loop:
@@ -72,16 +79,19 @@ class _Loop:
     def run(self) -> Outcome:
         try:
             state, first = self._restore_or_init()
-            path = self.workdir / SUMMARY_FILE
-            if first >= self.last_step and path.exists():
-                return Outcome(first, True, first, json.loads(path.read_text()))
+            if first >= self.last_step and (written := read_summary(self.workdir)):
+                return Outcome(first, True, first, written)
             return self._train(state, first)
         finally:
             self.checkpoints.close()
 
     def _train(self, state: TrainState, first: int) -> Outcome:
         self.parallel = Pmap(
-            self.task, self.optimizer, self.config.seed, self.config.training.steps_per_call
+            self.task,
+            self.optimizer,
+            self.config.seed,
+            self.config.training.steps_per_call,
+            _accumulation(self.config),
         )
         is_first = jax.process_index() == 0
         self.writer = (
@@ -89,8 +99,11 @@ class _Loop:
             if is_first
             else metric_files.NullWriter()
         )
+        self.telemetry = Telemetry(self.config, self.task, self.writer)
         self.bar = metric_files.progress_bar(self.last_step, first, is_first)
-        self.throughput = Throughput(self.config.training.global_batch_size)
+        self.throughput = Throughput(
+            self.config.training.global_batch_size * self.task.units_per_example
+        )
         try:
             state, step = self._steps(state, first)
             finished = step >= self.last_step
@@ -101,56 +114,57 @@ class _Loop:
 
     def _restore_or_init(self) -> tuple[TrainState, int]:
         def init() -> TrainState:
-            return init_state(self.task, self.optimizer, self.config.seed)
+            return init_state(self.task.init, self.optimizer, self.config.seed)
 
         state = self.checkpoints.restore(jax.eval_shape(init))
         if state is None:
             # Placed as the step returns it; a state placed otherwise compiles the step twice.
-            return jax.jit(init, out_shardings=replicated())(), 0
+            state = jax.jit(init, out_shardings=replicated())()
+            if self.task.initial is not None:
+                # A copy: the first step gives its own parameters away.
+                initial = jax.tree.map(jnp.copy, self.task.initial)
+                state = state.replace(params=jax.device_put(initial, replicated()))
+            return state, 0
         return state, int(state.step)
 
     def _steps(self, state: TrainState, step: int) -> tuple[TrainState, int]:
         """Dispatches until the last step or a SIGTERM; returns the state and its step."""
         pending = None  # the metrics of the dispatch before: (first step, count, device arrays)
-        while step < self.last_step:
-            count = self._count(step)
-            state, history = self.parallel.train(state, self._rows(step, count), count)
-            self._log(pending)
-            pending = (step, count, history)
-            step += count
-            preempted = self.checkpoints.preempted()
-            if preempted or self._due(step, self.config.training.checkpoint_every):
+        training = self.config.training
+        schedule = Schedule(self.task.rows, step, self.last_step, training.steps_per_call)
+        place = functools.partial(self.parallel.place, axis=1)
+        if step == 0:
+            self.telemetry.start(step, state.params)
+        with feed(self.task.train, schedule, self.config.seed, place) as batches:
+            for index, batch in enumerate(batches):
+                step, count = schedule.span(index)
+                state, history = self.parallel.train(state, batch, count)
                 self._log(pending)
-                pending = None
-                self._check_saved(step, state)
-                self.checkpoints.save(step, state)
-            if self._due(step, self.config.training.eval_every) and step < self.last_step:
-                self._log(pending)
-                pending = None
-                with self.throughput.paused():
-                    self.writer.write(step, self._evaluate(state))
-            if preempted:
-                break
+                pending = (step, count, history)
+                step += count
+                if self._due(step, self.telemetry.every):
+                    self.telemetry.start(step, state.params)
+                preempted = self.checkpoints.preempted()
+                if preempted or self._due(step, training.checkpoint_every):
+                    self._log(pending)
+                    pending = None
+                    self._check_saved(step, state)
+                    self.checkpoints.save(step, state)
+                if self._due(step, training.eval_every) and step < self.last_step:
+                    self._log(pending)
+                    pending = None
+                    with self.throughput.paused():
+                        self.writer.write(step, self._evaluate(state))
+                if preempted:
+                    break
         self._log(pending)
+        self.telemetry.write()
         return state, step
-
-    def _count(self, step: int) -> int:
-        """Steps of the next dispatch: up to the next multiple of steps_per_call, or the end.
-
-        A resumed run falls back onto the boundaries of an uninterrupted one.
-        """
-        per_call = self.config.training.steps_per_call
-        return min(per_call - step % per_call, self.last_step - step)
 
     def _due(self, step: int, every: int) -> bool:
         """Whether a multiple of `every` was passed by the dispatch that ended at `step`."""
         per_call = self.config.training.steps_per_call
         return step >= self.last_step or (every > 0 and step % every < min(per_call, every))
-
-    def _rows(self, step: int, count: int) -> np.ndarray:
-        """Row numbers [steps_per_call, global batch]; those past `count` are not read."""
-        steps = range(step, step + self.config.training.steps_per_call)
-        return np.stack([self.task.rows(s if s < step + count else step) for s in steps])
 
     def _log(self, pending: tuple[int, int, Any] | None) -> None:
         """Fetches a dispatch's metrics, stops on a non-finite one, writes and shows the rest."""
@@ -159,20 +173,22 @@ class _Loop:
         first, count, history = pending
         history = jax.device_get(history)
         self._check_finite(first, count, history)
-        values = metric_files.means(history)
+        values = self.task.summarise(metric_files.means(history))
         step = first + count
         self.throughput.tick(count)
-        rate = self.throughput.examples_per_second
+        rate = self.throughput.per_second
         self.bar.update(count)
         shown = {
             key: f"{value:.3f}" for key, value in values.items() if key in ("loss", "accuracy")
         }
         if rate:
-            shown["images/s"] = f"{rate:.0f}"
+            shown[f"{self.task.unit}/s"] = f"{rate:.0f}"
         self.bar.set_postfix(shown, refresh=False)
         if self._due(step, self.config.training.log_every):
+            self.telemetry.write(before=step)
             logged = {f"train/{name}": value for name, value in values.items()}
-            self.writer.write(step, logged | ({"images_per_second": rate} if rate else {}))
+            speed = {f"{self.task.unit}_per_second": rate} if rate else {}
+            self.writer.write(step, logged | speed)
 
     def _check_finite(self, first: int, count: int, history: dict[str, Any]) -> None:
         bad = np.zeros(count, bool)
@@ -195,21 +211,39 @@ class _Loop:
         )
 
     def _evaluate(self, state: TrainState) -> dict[str, float]:
-        """Metrics over the whole test set, every example once."""
-        batch = self.config.training.eval_batch_size
-        batch = math.ceil(batch / self.parallel.devices) * self.parallel.devices
-        parts = [
-            self.parallel.evaluate(state, rows)
-            for rows in sequential_rows(self.task.test.size, batch)
-        ]
-        totals = metric_files.add(jax.device_get(parts))
-        return {f"eval/{name}": value for name, value in metric_files.means(totals).items()}
+        """Metrics over the task's probes; without any, or at the end, over the whole test set."""
+        sources = dict(self.task.probes)
+        if not sources or int(state.step) >= self.last_step:
+            sources["eval"] = self.task.test
+        values: dict[str, float] = {}
+        for name, source in sources.items():
+            values |= self._measure(state, name, source)
+        return values
+
+    def _measure(self, state: TrainState, name: str, source: Source) -> dict[str, float]:
+        size = self.config.training.eval_batch_size
+        size = math.ceil(size / self.parallel.devices) * self.parallel.devices
+        rows = functools.partial(ordered_rows, source.size, size)
+        schedule = Schedule(rows, 0, math.ceil(source.size / size), per_call=1)
+        parts: list[Any] = []
+        with feed(source, schedule, self.config.seed, self._place_one) as batches:
+            for batch in batches:
+                parts.append(self.parallel.evaluate(state, batch, name))
+                # No more than two batches wait on the devices: they may be large.
+                if len(parts) > 1:
+                    jax.block_until_ready(parts[-2])
+        values = self.task.summarise(metric_files.means(metric_files.add(jax.device_get(parts))))
+        return {f"{name}/{key}": value for key, value in values.items()}
+
+    def _place_one(self, batches: Any) -> Any:
+        """Places the only step of an evaluation's dispatch."""
+        return self.parallel.place(jax.tree.map(lambda x: x[0], batches), axis=0)
 
     def _finish(self, state: TrainState) -> dict[str, Any]:
         values = self._evaluate(state)
         self.writer.write(self.last_step, values)
         self.checkpoints.wait()
-        facts = summary(self.task, state, self.throughput, values)
+        facts = summary(self.config, self.task, state, self.throughput, values)
         if jax.process_index() == 0:
             metric_files.write_json(self.workdir / SUMMARY_FILE, facts)
         return facts

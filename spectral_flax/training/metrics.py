@@ -41,7 +41,7 @@ class MetricWriter:
     def __init__(self, workdir: epath.Path, resumed_step: int):
         path = workdir / METRICS_FILE
         kept = [line for line in _lines(path) if line["step"] <= resumed_step]
-        _replace(path, "".join(json.dumps(line) + "\n" for line in kept))
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
         self._file = path.open("a")
         self._events = SummaryWriter(str(workdir / "tensorboard"), purge_step=resumed_step + 1)
 
@@ -84,10 +84,11 @@ def progress_bar(total: int, initial: int, enabled: bool) -> tqdm:
 
 def write_json(path: epath.Path, value: Any) -> None:
     """Writes JSON so that a kill leaves the old file or the new one, never half."""
-    _replace(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
+    write_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
 
 
-def _replace(path: epath.Path, text: str) -> None:
+def write_text(path: epath.Path, text: str) -> None:
+    """Writes a file so that a kill leaves the old one or the new one, never half."""
     temporary = path.parent / (path.name + ".tmp")
     temporary.write_text(text)
     temporary.replace(path)

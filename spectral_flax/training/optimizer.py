@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError, nearest
+from spectral_flax.errors import UserError, check_at_least, check_rate, nearest
 
-SCHEDULES = ("cosine_epoch", "cosine_step", "constant")
+SCHEDULES = ("cosine_epoch", "cosine_step", "constant", "nanogpt")
+# What the nanogpt schedule counts in iterations, where the others count epochs.
+_ITERATIONS = ("max_iters", "warmup_iters", "lr_decay_iters", "min_learning_rate")
 
 # The last name on a parameter's path decides its group; the rest is a kernel.
 _GROUPS = {
@@ -31,16 +33,27 @@ GROUPS = ("kernel", "bias", "norm", "embedding", "psi", "basis", "rescale")
 
 
 def total_steps(config: ConfigDict, steps_per_epoch: int) -> int:
-    """Steps that the schedule spans; `config.max_steps` may cap a run earlier."""
+    """Steps that the schedule spans; `config.max_steps` may cap a run earlier.
+
+    Raises UserError unless there is at least one, and no more than a step's 32 bits can count.
+    """
     opt = config.optimizer
-    return round((opt.warmup_epochs + opt.epochs) * steps_per_epoch)
+    if opt.schedule == "nanogpt":
+        steps, source = opt.max_iters, "optimizer.max_iters"
+    else:
+        steps = round((opt.warmup_epochs + opt.epochs) * steps_per_epoch)
+        source = f"optimizer.warmup_epochs + epochs, of {steps_per_epoch} steps each,"
+    if not 0 < steps < 2**31:
+        raise UserError(f"{source} is {steps} steps; expected from 1 to {2**31 - 1}")
+    return steps
 
 
 def learning_rate(config: ConfigDict, steps_per_epoch: int) -> optax.Schedule:
     """Linear warm-up from 0 over `warmup_epochs`, then cosine to 0 over `epochs`.
 
     `cosine_epoch` steps once an epoch, as torch's CosineAnnealingLR does in the recipe
-    (recipes.md section 2); `cosine_step` every step; `constant` stays at the peak.
+    (recipes.md section 2); `cosine_step` every step; `constant` stays at the peak. `nanogpt` is
+    that project's, in iterations (recipes.md section 5).
     """
     opt = config.optimizer
     if opt.schedule not in SCHEDULES:
@@ -48,6 +61,14 @@ def learning_rate(config: ConfigDict, steps_per_epoch: int) -> optax.Schedule:
             f"unknown optimizer.schedule '{opt.schedule}'{nearest(opt.schedule, SCHEDULES)} "
             f"known: {', '.join(SCHEDULES)}"
         )
+    needed = _ITERATIONS if opt.schedule == "nanogpt" else ("warmup_epochs", "epochs")
+    if missing := [name for name in needed if name not in opt]:
+        raise UserError(
+            f"optimizer.schedule '{opt.schedule}' needs optimizer.{missing[0]}, which this config "
+            "does not have; choose another schedule"
+        )
+    if opt.schedule == "nanogpt":
+        return _nanogpt_rate(opt)
     warmup = opt.warmup_epochs * steps_per_epoch
 
     def schedule(step: jax.Array) -> jax.Array:
@@ -62,14 +83,38 @@ def learning_rate(config: ConfigDict, steps_per_epoch: int) -> optax.Schedule:
     return schedule
 
 
+def _nanogpt_rate(opt: ConfigDict) -> optax.Schedule:
+    """learning_rate * (i + 1) / (warmup_iters + 1), then cosine to min_learning_rate at
+    lr_decay_iters, flat after it."""
+    span = max(opt.lr_decay_iters - opt.warmup_iters, 1)
+
+    def schedule(step: jax.Array) -> jax.Array:
+        rise = (step + 1) / (opt.warmup_iters + 1)
+        progress = jnp.clip((step - opt.warmup_iters) / span, 0.0, 1.0)
+        decay = 0.5 * (1.0 + jnp.cos(math.pi * progress))
+        low = opt.min_learning_rate
+        rate = jnp.where(
+            step < opt.warmup_iters,
+            opt.learning_rate * rise,
+            low + decay * (opt.learning_rate - low),
+        )
+        return jnp.asarray(rate, jnp.float32)
+
+    return schedule
+
+
 def group_of(path: tuple) -> str:
     """Returns the weight-decay group of the parameter at a tree path."""
     return _GROUPS.get(path[-1].key, "kernel")
 
 
 def adamw(config: ConfigDict, steps_per_epoch: int) -> optax.GradientTransformation:
-    """AdamW (decoupled decay, times the learning rate) after clipping by global norm."""
+    """AdamW (decoupled decay, times the learning rate) after clipping by global norm.
+
+    Raises UserError for values that cannot be.
+    """
     opt = config.optimizer
+    _check(opt)
     clip = optax.clip_by_global_norm(opt.clip_norm) if opt.clip_norm else optax.identity()
     return optax.chain(
         clip,
@@ -77,6 +122,18 @@ def adamw(config: ConfigDict, steps_per_epoch: int) -> optax.GradientTransformat
         _decay(opt.weight_decay),
         optax.scale_by_learning_rate(learning_rate(config, steps_per_epoch)),
     )
+
+
+def _check(opt: ConfigDict) -> None:
+    """Raises UserError for a value that would train to NaN, or not train what it says."""
+    names = ("learning_rate", "min_learning_rate", "clip_norm", "eps")
+    for name in (*names, "warmup_epochs", "epochs", "warmup_iters", "lr_decay_iters"):
+        if name in opt:  # which of them there are is the schedule's
+            check_at_least(f"optimizer.{name}", opt[name], 0)
+    for name in ("b1", "b2"):
+        check_rate(f"optimizer.{name}", opt[name])
+    for group, rate in opt.weight_decay.items():
+        check_at_least(f"optimizer.weight_decay.{group}", rate, 0)
 
 
 def _decay(rates: ConfigDict) -> optax.GradientTransformation:

@@ -7,26 +7,34 @@ checkpoints/     Orbax checkpoints, one folder a step
 summary.json     written when the run is finished
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from etils import epath
 from ml_collections import ConfigDict
 
 from spectral_flax.errors import UserError
-from spectral_flax.training.metrics import write_json
+from spectral_flax.training.metrics import write_json, write_text
 
 CONFIG_FILE = "config.json"
 SUMMARY_FILE = "summary.json"
+_UNFINISHED = CONFIG_FILE + ".tmp"  # what a kill leaves of config.json (`write_text`)
 
 # A run may be continued under other values of these: they do not change its numbers.
 _FREE = (
     "next",
     "max_steps",
     "data_dir",
+    "data.workers",
     "training.checkpoint_every",
     "training.keep_checkpoints",
+    "telemetry.every",
+    "telemetry.batch",
 )
 
 
@@ -37,17 +45,24 @@ def default_workdir(config: ConfigDict) -> epath.Path:
     return epath.Path("runs") / f"{config.name}-{config.data.name}-{digest}"
 
 
-def claim(workdir: epath.Path, config: ConfigDict, first_process: bool) -> None:
-    """Makes the directory this config's, writing config.json.
+def claim(
+    workdir: epath.Path,
+    config: ConfigDict,
+    first_process: bool,
+    files: Mapping[str, str] | None = None,
+) -> None:
+    """Makes the directory this config's, writing config.json and the task's files {name: text}.
 
-    Raises UserError, naming the keys that differ, when another config's run lives there, and when
-    the directory cannot be written.
+    Raises UserError, naming the keys that differ, when another config's run lives there, when one
+    of the files would change, and when the directory cannot be written.
     """
+    files = files or {}
     path = workdir / CONFIG_FILE
     mine = json.loads(json.dumps(config.to_dict()))  # tuples as lists, as they are read back
     if path.exists():
         _check_same(workdir, mine, _read_config(path))
-    elif workdir.exists() and any(workdir.iterdir()):
+        _check_files(workdir, files)
+    elif workdir.exists() and any(entry.name != _UNFINISHED for entry in workdir.iterdir()):
         raise UserError(
             f"--workdir {workdir} is not empty and holds no {CONFIG_FILE}; choose an empty or new "
             "directory"
@@ -56,20 +71,80 @@ def claim(workdir: epath.Path, config: ConfigDict, first_process: bool) -> None:
         return
     try:
         workdir.mkdir(parents=True, exist_ok=True)
+        # First whose directory it is: what a kill then leaves out, the same command adds.
         write_json(path, mine)
+        for name, text in files.items():
+            write_text(workdir / name, text)
     except OSError as error:
-        raise UserError(
-            f"cannot write to --workdir {workdir}: {error.strerror}; choose another directory"
-        ) from error
+        raise _cannot_write(workdir, error) from error
+
+
+@contextlib.contextmanager
+def alone(workdir: epath.Path, first_process: bool) -> Iterator[None]:
+    """Makes the directory and holds it: two processes that train in it would mix their files.
+
+    The lock is on the open directory, so it ends with the process however that ends, and leaves no
+    file. Raises UserError where another process of this machine holds it. Storage without locks
+    (buckets, some network file systems) is not locked.
+    """
+    if not first_process or "://" in str(workdir):
+        yield
+        return
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        directory = os.open(workdir, os.O_RDONLY)
+    except OSError as error:
+        raise _cannot_write(workdir, error) from error
+    try:
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(
+                    f"another process is training in --workdir {workdir}; wait for it, stop it "
+                    "(SIGTERM saves), or choose another directory"
+                ) from error
+        yield
+    finally:
+        os.close(directory)
+
+
+def _cannot_write(workdir: epath.Path, error: OSError) -> UserError:
+    return UserError(
+        f"cannot write to --workdir {workdir}: {error.strerror}; choose another directory"
+    )
 
 
 def _read_config(path: epath.Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
+        config = json.loads(path.read_text())
     except ValueError as error:
         raise UserError(
             f"{path} cannot be read ({error}); choose another --workdir, or put the file back"
         ) from error
+    if not isinstance(config, dict) or "task" not in config:
+        raise UserError(f"{path} is no training run's; choose another --workdir")
+    return config
+
+
+def read_summary(workdir: epath.Path) -> dict[str, Any] | None:
+    """Returns summary.json; None where there is none, or a damaged one, which can be made again."""
+    path = workdir / SUMMARY_FILE
+    try:
+        return json.loads(path.read_text()) if path.exists() else None
+    except ValueError:
+        return None
+
+
+def _check_files(workdir: epath.Path, files: Mapping[str, str]) -> None:
+    """The task's files are those the run began with: they say what its parameters mean."""
+    for name, text in files.items():
+        path = workdir / name
+        if path.exists() and path.read_text() != text:
+            raise UserError(
+                f"{path} is not what config.data holds now, so the run's tokens would change their "
+                "meaning; bring the old data back, or choose another --workdir"
+            )
 
 
 def _check_same(workdir: epath.Path, mine: dict[str, Any], theirs: dict[str, Any]) -> None:

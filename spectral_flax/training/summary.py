@@ -8,18 +8,23 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 
 from spectral_flax.tasks.task import Task
+from spectral_flax.training.flops import accounting
 from spectral_flax.training.step import TrainState
 
 _PACKAGES = ("spectral-flax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 class Throughput:
-    """Examples per second since the first dispatch (which compiles) came back."""
+    """What a step counts (images, tokens) a second, since the first dispatch came back.
 
-    def __init__(self, examples_per_step: int):
-        self._examples_per_step = examples_per_step
+    The first one compiles.
+    """
+
+    def __init__(self, units_per_step: int):
+        self._units_per_step = units_per_step
         self._start: float | None = None
         self._steps = 0
         self._seconds_paused = 0.0
@@ -39,16 +44,20 @@ class Throughput:
         self._seconds_paused += time.perf_counter() - start
 
     @property
-    def examples_per_second(self) -> float | None:
+    def per_second(self) -> float | None:
         """None until two dispatches have come back."""
         if self._start is None or not self._steps:
             return None
         seconds = time.perf_counter() - self._start - self._seconds_paused
-        return self._examples_per_step * self._steps / max(seconds, 1e-9)
+        return self._units_per_step * self._steps / max(seconds, 1e-9)
 
 
 def summary(
-    task: Task, state: TrainState, throughput: Throughput, values: Mapping[str, float]
+    config: ConfigDict,
+    task: Task,
+    state: TrainState,
+    throughput: Throughput,
+    values: Mapping[str, float],
 ) -> dict[str, Any]:
     """Returns the contents of summary.json."""
     device = jax.devices()[0]
@@ -57,7 +66,8 @@ def summary(
         **values,
         "steps": int(state.step),
         "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
-        "images_per_second": throughput.examples_per_second,
+        f"{task.unit}_per_second": throughput.per_second,
+        **accounting(config, task, state.params, throughput.per_second),
         "device": f"{jax.device_count()} x {device.device_kind} ({device.platform})",
         "versions": {"python": platform.python_version()} | _versions(),
     }

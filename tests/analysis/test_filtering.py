@@ -5,7 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spectral_flax.analysis import asymmetry, condition_number, hfc_lfc_ratio
+from spectral_flax.analysis import (
+    asymmetry,
+    condition_number,
+    henrici,
+    hfc_lfc_ratio,
+    hfc_lfc_ratios,
+)
 
 
 @pytest.mark.parametrize(("norm", "order"), [("fro", "fro"), ("spectral", 2)])
@@ -59,9 +65,56 @@ def test_sixteen_bit_input_is_computed_in_float32():
     [
         (lambda: hfc_lfc_ratio(np.ones(3)), r"\[..., N, D\].*\(3,\)"),
         (lambda: hfc_lfc_ratio(np.ones((3, 2)), norm="l2"), "'l2' is not known.*spectral"),
+        (lambda: hfc_lfc_ratio(np.ones((3, 2)), mean="median"), "'median' is not known.*causal"),
         (lambda: asymmetry(np.ones((3, 2))), r"square.*\(3, 2\)"),
     ],
 )
 def test_bad_input_is_one_clear_line(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_the_spectral_norm_survives_tiny_and_huge_entries():
+    x = np.random.default_rng(4).normal(0.3, 1, (9, 4)).astype(np.float32)
+    want = hfc_lfc_ratio(x, "spectral")
+    for scale in (1e-15, 1e15):  # their squares are outside of float32
+        np.testing.assert_allclose(
+            hfc_lfc_ratio(x * np.float32(scale), "spectral"), want, rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize(("norm", "order"), [("fro", "fro"), ("spectral", 2)])
+def test_causal_ratio_by_its_definition(norm, order):
+    x = np.random.default_rng(5).normal(0.3, 1, (2, 6, 9)).astype(np.float32)
+    got = jax.jit(hfc_lfc_ratio, static_argnames=("norm", "mean"))(x, norm=norm, mean="causal")
+    for one, ratio in zip(np.float64(x), got, strict=True):
+        low = np.stack([one[: i + 1].mean(axis=0) for i in range(len(one))])
+        want = np.linalg.norm(one - low, order) / np.linalg.norm(low, order)
+        np.testing.assert_allclose(ratio, want, rtol=1e-5)
+
+
+def test_causal_ratio_does_not_look_ahead():
+    """A single outlier at the end: all of HFC is in its row, and no earlier row's mean has it."""
+    x = np.ones((4, 2), np.float32)
+    x[3] = 5
+    # Row 4: mean 2, difference 3; the others: mean 1, difference 0.
+    want = np.sqrt(2 * 3**2) / np.sqrt(2 * (3 * 1 + 2**2))
+    np.testing.assert_allclose(hfc_lfc_ratio(x, mean="causal"), want, rtol=1e-6)
+
+
+def test_all_ratios_have_names():
+    x = np.random.default_rng(6).normal(size=(3, 5, 4)).astype(np.float32)
+    plain, causal = hfc_lfc_ratios(x, causal=False), hfc_lfc_ratios(x, causal=True)
+    assert list(plain) == ["fro", "spectral"]
+    assert list(causal) == ["fro", "spectral", "causal_fro", "causal_spectral"]
+    np.testing.assert_array_equal(causal["fro"], plain["fro"])
+    assert (causal["causal_fro"] != causal["fro"]).all()
+
+
+def test_departure_from_normality_of_known_matrices():
+    normal = np.float32([[0, -1], [1, 0]])
+    assert henrici(normal, np.complex64([1j, -1j])) == pytest.approx(0, abs=1e-3)
+    nilpotent = np.float32([[0, 7], [0, 0]])
+    assert henrici(nilpotent, np.complex64([0, 0])) == 1
+    half = np.float32([[1, 1], [0, 0]])  # ||M||^2 = 2, sum |lambda|^2 = 1
+    np.testing.assert_allclose(henrici(half, np.complex64([1, 0])), np.sqrt(0.5), rtol=1e-6)

@@ -87,6 +87,7 @@ BAD_ARRAYS = {
     "negative label": ({"y_train": np.arange(7) - 1}, ["y_train holds labels from -1 to 5"]),
     "negative test label": ({"y_test": np.array([0, -1, 2])}, ["y_test", "-1"]),
     "huge label": ({"y_train": np.full(7, 2**63, np.uint64)}, ["9223372036854775808"]),
+    "date as label": ({"y_train": np.full(7, 20261130)}, ["20261130", "1,048,576 at most"]),
     "unknown class": ({"y_test": np.array([0, 6, 2])}, ["label 6", "at most 5"]),
     "pickled images": ({"x_train": np.array([b"a", None])}, ["x_train", "pickled", "never loaded"]),
     "ragged labels": ({"y_test": np.array([[1], [1, 2]], object)}, ["y_test", "ragged"]),

@@ -48,7 +48,7 @@ def test_causal_stack_never_looks_ahead():
     stack = encoder(width, depth=2, causal=True)
     x = jnp.asarray(np.random.default_rng(0).standard_normal((1, tokens, width)), jnp.float32)
     variables = stack.init(jax.random.key(0), x, True)
-    jacobian = jax.jit(jax.jacrev(lambda x: stack.apply(variables, x, True)[0]))(x)[:, :, 0]
+    jacobian = jax.jit(jax.jacrev(lambda x: stack.apply(variables, x, True)[0][0]))(x)[:, :, 0]
     reach = np.abs(np.asarray(jacobian)).max(axis=(1, 3))  # [output token, input token]
     allowed = np.tril(np.ones((tokens, tokens), bool))
     assert (reach[~allowed] == 0).all() and (reach[allowed] > 0).all()

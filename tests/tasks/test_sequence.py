@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spectral_flax.data.stdlib_text import stdlib_bytes
 from spectral_flax.errors import UserError
 from spectral_flax.recipes import deltanet
 from spectral_flax.tasks import make_task
@@ -13,7 +12,6 @@ from spectral_flax.tasks import make_task
 RECIPES = {
     "parity": deltanet.parity,
     "recall": deltanet.recall,
-    "text": deltanet.language_model,
 }
 
 
@@ -56,17 +54,6 @@ def test_recall_asks_for_every_key_once():
         assert not tokens[others].any()
 
 
-def test_text_is_the_next_byte_of_this_standard_library():
-    train, test = stdlib_bytes()
-    assert len(train) > 5 * len(test) > 1e6
-    task = tiny_task("text", length=16, test_size=10)
-    batch = gathered(task.train, [3, 4])
-    np.testing.assert_array_equal(batch["tokens"][:, 1:], batch["targets"][:, :-1])
-    assert bytes(batch["tokens"][0].astype(np.uint8)) in train.tobytes()
-    held_out = gathered(task.test, np.arange(10))
-    np.testing.assert_array_equal(held_out["tokens"].reshape(-1), test[:160])
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_rows_name_fresh_reproducible_examples(name):
     task = tiny_task(name)
@@ -106,8 +93,6 @@ def test_loss_is_a_sum_and_every_parameter_learns(name):
         ("parity", dict(train_length=0), "data.train_length is 0; expected at least 1"),
         ("recall", dict(pairs=65), "expected pairs <= symbols"),
         ("recall", dict(length=40), "length >= 3"),
-        ("text", dict(length=0), "data.length is 0"),
-        ("text", dict(length=10**9), "choose a shorter window"),
     ],
 )
 def test_data_that_cannot_be_is_one_line(name, data, message):

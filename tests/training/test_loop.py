@@ -191,7 +191,8 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, steps_per_call):
 
 def test_an_update_that_overflows_is_not_saved(tmp_path):
     config = toy_config(checkpoint_every=1)
-    config.optimizer.update(dict(warmup_epochs=0, schedule="constant", learning_rate=float("inf")))
+    config.optimizer.update(dict(warmup_epochs=0, schedule="constant", learning_rate=3e38))
+    config.optimizer.weight_decay.kernel = 1e3
     config.max_steps = 1  # whose loss and gradient are finite
     with pytest.raises(NonFiniteError, match="parameters are not finite at step 1; no checkpoint"):
         run_toy(tmp_path, config)

@@ -73,6 +73,25 @@ def test_other_schedules():
         learning_rate(config, 10)
 
 
+def test_nanogpt_schedule():
+    """recipes.md section 5: rate (i + 1) / (warmup + 1), cosine to its own end, then flat."""
+    opt = dict(max_iters=50, warmup_iters=9, lr_decay_iters=29, min_learning_rate=1.0)
+    config = tiny_config().unlock()
+    config.optimizer.update(opt | dict(learning_rate=3.0, schedule="nanogpt"))
+    assert total_steps(config, steps_per_epoch=7) == 50
+    steps = np.asarray([0, 4, 8, 9, 14, 19, 29, 30, 49], np.int32)
+    expected = [0.3, 1.5, 2.7, 3.0, 2 + math.cos(math.pi / 4), 2.0, 1.0, 1.0, 1.0]
+    got = jax.vmap(learning_rate(config, 7))(jnp.asarray(steps))
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_schedule_that_the_config_has_no_numbers_for():
+    config = tiny_config()
+    config.optimizer.schedule = "nanogpt"
+    with pytest.raises(UserError, match="needs optimizer.max_iters"):
+        learning_rate(config, 7)
+
+
 def parameter_names(variant: str) -> dict[str, str]:
     """{dotted path: weight-decay group} of every parameter of a variant."""
     vit = tiny_vit(tiny_config(variant, qkv_bias=True))

@@ -7,7 +7,8 @@ from etils import epath
 
 from spectral_flax.errors import UserError
 from spectral_flax.training import metrics
-from spectral_flax.training.run_directory import claim, default_workdir
+from spectral_flax.training.run_directory import alone, claim, default_workdir, read_summary
+from spectral_flax.training.saved_run import read_config
 from tests.tiny_models import tiny_config
 
 
@@ -66,6 +67,49 @@ def test_a_damaged_config_is_one_line(tmp_path):
     (tmp_path / "config.json").write_text('{"seed": ')
     with pytest.raises(UserError, match=r"config\.json"):
         claim(epath.Path(tmp_path), tiny_config(), first_process=True)
+
+
+def test_another_programs_config_is_refused(tmp_path):
+    for text in ("[]", '{"hidden_size": 768}'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(UserError, match=r"config\.json is no training run's"):
+            claim(epath.Path(tmp_path), tiny_config(), first_process=True)
+        with pytest.raises(UserError, match="holds no training run"):
+            read_config(tmp_path)
+
+
+def test_what_tokens_mean_may_not_change_under_a_run(tmp_path):
+    workdir, config = epath.Path(tmp_path), tiny_config()
+    claim(workdir, config, True, {"tokenizer.json": "abc"})
+    with pytest.raises(UserError, match=r"tokenizer\.json is not what config\.data holds now"):
+        claim(workdir, config, True, {"tokenizer.json": "xyz"})
+    assert (tmp_path / "tokenizer.json").read_text() == "abc"
+    (tmp_path / "tokenizer.json").unlink()
+    claim(workdir, config, True, {"tokenizer.json": "abc"})
+    assert (tmp_path / "tokenizer.json").read_text() == "abc", "put back"
+
+
+def test_a_kill_before_config_json_was_whole_is_no_obstacle(tmp_path):
+    (tmp_path / "config.json.tmp").write_text('{"seed": ')
+    claim(epath.Path(tmp_path), tiny_config(), first_process=True)
+    assert read_config(tmp_path).seed == 0
+
+
+def test_a_damaged_summary_is_made_again(tmp_path):
+    assert read_summary(epath.Path(tmp_path)) is None
+    (tmp_path / "summary.json").write_text('{"steps": ')
+    assert read_summary(epath.Path(tmp_path)) is None
+
+
+def test_one_process_trains_in_a_directory(tmp_path):
+    workdir = epath.Path(tmp_path / "run")
+    with alone(workdir, True):
+        with pytest.raises(UserError, match="another process is training in"), alone(workdir, True):
+            pass
+        with alone(workdir, False):  # the other processes of the same run
+            pass
+    with alone(workdir, True):
+        assert list(workdir.iterdir()) == []
 
 
 def test_default_directory_names_the_run():

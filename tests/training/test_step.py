@@ -32,7 +32,7 @@ def one_and_four():
     """
     task = make_task(tiny_config("minus"))
     optimizer = optax.sgd(1.0)
-    state = jax.jit(lambda: init_state(task, optimizer, SEED))()
+    state = jax.jit(lambda: init_state(task.init, optimizer, SEED))()
     rows = np.stack([np.arange(16) + 16 * step for step in range(STEPS)]).astype(np.int32)
     rows[1, 9:] = PADDING  # leaves one of four devices with padding only
     results = {}
@@ -40,7 +40,7 @@ def one_and_four():
         train = on_devices(
             train_steps(task, optimizer, SEED, STEPS), count, (None, None, 1, None), None
         )
-        evaluate = on_devices(eval_step(task, task.test), count, (None, None, 0), None)
+        evaluate = on_devices(eval_step(task, task.test.gather), count, (None, None, 0), None)
         shards = rows.reshape(STEPS, count, -1)
         first, _ = train(state, task.train.data, shards, np.int32(1))
         grads = jax.tree.map(lambda new, old: np.asarray(old - new), first.params, state.params)
@@ -99,7 +99,7 @@ def test_masks_differ_by_device_and_step_and_repeat():
     rows = np.tile(np.arange(4, dtype=np.int32), (2, 1))
 
     def run(count):
-        state, _ = pmapped.train(init_state(task, optimizer, SEED), rows, count)
+        state, _ = pmapped.train(init_state(task.init, optimizer, SEED), rows, count)
         return np.asarray(state.params)
 
     first, both = run(1), run(2)
@@ -113,7 +113,7 @@ def test_masks_differ_by_device_and_step_and_repeat():
     assert_same(run(2), both)
 
     other = Pmap(task, optimizer, SEED + 1, steps_per_call=2)
-    state, _ = other.train(init_state(task, optimizer, SEED + 1), rows, 1)
+    state, _ = other.train(init_state(task.init, optimizer, SEED + 1), rows, 1)
     assert not np.array_equal(state.params, first), "another seed, other masks"
 
 
@@ -121,9 +121,9 @@ def test_several_steps_a_dispatch_are_the_same_steps():
     task, optimizer = toy_task(toy_config()), optax.adam(1e-2)
     rows = np.stack([task.rows(step) for step in range(4)])
     many = Pmap(task, optimizer, SEED, steps_per_call=4)
-    state, history = many.train(init_state(task, optimizer, SEED), rows, 4)
+    state, history = many.train(init_state(task.init, optimizer, SEED), rows, 4)
     single = Pmap(task, optimizer, SEED, steps_per_call=1)
-    other = init_state(task, optimizer, SEED)
+    other = init_state(task.init, optimizer, SEED)
     for step in range(4):
         other, metrics = single.train(other, rows[step : step + 1], 1)
         np.testing.assert_array_equal(metrics["loss"][0][0], history["loss"][0][step])
@@ -135,7 +135,7 @@ def test_mean_gradient_of_a_padded_batch():
     task, optimizer = toy_task(toy_config()), optax.sgd(1.0)
     rows = task.rows(4)
     assert (rows != PADDING).sum() == SIZE % 8
-    state = init_state(task, optimizer, SEED)
+    state = init_state(task.init, optimizer, SEED)
     pmapped = Pmap(task, optimizer, SEED, steps_per_call=1)
     before = np.asarray(state.params["kernel"], np.float64)
     after, metrics = pmapped.train(state, rows[None], 1)

@@ -31,7 +31,7 @@ def test_signs_and_ranges_hold_after_training(variant, low, high):
     config = tiny_config(variant, interval=(-0.5, 0.25))
     task = make_task(config)
     optimizer = adamw(config, task.steps_per_epoch)
-    init = functools.partial(init_state, task, optimizer, config.seed)
+    init = functools.partial(init_state, task.init, optimizer, config.seed)
     state = jax.jit(init, out_shardings=replicated())()
     start = np.asarray(h_spectrum(config, state.params))
     rows = np.stack([task.rows(step) for step in range(STEPS)])

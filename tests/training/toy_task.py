@@ -23,6 +23,7 @@ SIZE, TEST_SIZE, FEATURES, CLASSES, BATCH = 37, 23, 6, 3, 8
 def toy_config(**training) -> ConfigDict:
     """5 steps an epoch, 4 epochs, and a checkpoint at the end only unless told otherwise."""
     config = tiny_config()
+    config.task = "toy"
     config.optimizer.update(dict(learning_rate=0.05, warmup_epochs=1, epochs=3))
     defaults = dict(global_batch_size=BATCH, eval_batch_size=8, log_every=1, checkpoint_every=0)
     config.training.update(defaults | training)
@@ -85,7 +86,7 @@ def saved_state(workdir, config: ConfigDict, task: Task | None = None):
     """The newest checkpoint's TrainState as NumPy arrays."""
     task = task or toy_task(config)
     optimizer = adamw(config, task.steps_per_epoch)
-    abstract = jax.eval_shape(lambda: init_state(task, optimizer, config.seed))
+    abstract = jax.eval_shape(lambda: init_state(task.init, optimizer, config.seed))
     checkpoints = Checkpointer(epath.Path(workdir) / "checkpoints", keep=3)
     state = checkpoints.restore(abstract)
     checkpoints.close()

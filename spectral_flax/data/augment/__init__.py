@@ -1,0 +1,1 @@
+"""Training-time augmentation on the device: pure functions of (key, batch), for use inside jit."""

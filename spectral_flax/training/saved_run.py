@@ -1,0 +1,77 @@
+"""Reads what a run left behind, without touching it: it may still be training."""
+
+import json
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+from ml_collections import ConfigDict
+
+from spectral_flax.errors import UserError
+from spectral_flax.tasks.task import Params
+from spectral_flax.training.optimizer import adamw
+from spectral_flax.training.parallel import replicated
+from spectral_flax.training.run_directory import CONFIG_FILE
+from spectral_flax.training.step import TrainState, init_state
+
+
+def read_config(workdir: str | epath.Path) -> ConfigDict:
+    """Returns the locked configuration of the run in workdir; raises UserError if there is none."""
+    path = epath.Path(workdir).expanduser() / CONFIG_FILE
+    if not path.exists():
+        raise UserError(f"no run in {workdir}: it has no {CONFIG_FILE}; give a training run's")
+    try:
+        values = json.loads(path.read_text())
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read ({error}); put the file back") from error
+    if not isinstance(values, dict) or "task" not in values:
+        raise UserError(
+            f"{workdir} holds no training run: its {CONFIG_FILE} names no task; give a training "
+            "run's directory (of somebody else's weights there is only an audit, by --weights)"
+        )
+    config = ConfigDict(values)
+    if "init_from" in config:
+        config.init_from = ""  # the run has parameters of its own by now
+    return config.lock()
+
+
+def read_params(workdir: str | epath.Path, init: Any) -> tuple[Params, int]:
+    """Returns (parameters, step) of the newest checkpoint in workdir, on every device.
+
+    init: the task's; only the shapes that it would make are used. Raises UserError when there is
+    no checkpoint, and when the newest cannot be read or is of another model.
+    """
+    directory = epath.Path(workdir).expanduser().resolve() / "checkpoints"
+    state = jax.eval_shape(lambda: _blank(workdir, init))
+    target = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated()), state
+    )
+    if not directory.exists():
+        raise UserError(f"no checkpoint in {workdir}; train it first")
+    options = ocp.CheckpointManagerOptions(read_only=True)
+    with ocp.CheckpointManager(directory, options=options) as manager:
+        step = manager.latest_step()
+        if step is None:
+            raise UserError(f"no checkpoint in {workdir}; train it first")
+        while True:
+            try:
+                state = manager.restore(step, args=ocp.args.StandardRestore(target))
+                return state.params, step
+            except Exception as error:  # Orbax raises many kinds for a damaged file
+                tried = step
+                manager.reload()
+                step = manager.latest_step()
+                if step is not None and step != tried:
+                    continue  # a run that is training made room for its next one meanwhile
+                reason = (str(error).strip().splitlines() or [repr(error)])[0][:200]
+                raise UserError(
+                    f"the checkpoint of step {tried} in {directory} cannot be read ({reason}); run "
+                    "the training command again to repair it"
+                ) from error
+
+
+def _blank(workdir: str | epath.Path, init: Any) -> TrainState:
+    """A state of the run's shapes. The schedule's length leaves no trace in them."""
+    config = read_config(workdir)
+    return init_state(init, adamw(config, steps_per_epoch=1), config.seed)

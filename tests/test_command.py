@@ -1,0 +1,93 @@
+"""What every command does when the machine, not the flags, is what is wrong."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+from ml_collections import ConfigDict
+
+from spectral_flax import command
+
+
+def ends(main, monkeypatch, capsys, *arguments: str) -> tuple[int, str]:
+    """(exit code, stderr) of a command whose work is main(); its only flag is --number."""
+    values = flags.FlagValues()
+    flags.DEFINE_integer("number", 0, "", flag_values=values)
+    monkeypatch.setattr(sys, "argv", ["command", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        command.run(main, "", values)
+    return stop.value.code, capsys.readouterr().err
+
+
+def raising(error: BaseException):
+    def main() -> int:
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (OSError(28, "No space left on device", "out.json"), 1, "out.json: No space left"),
+        (MemoryError("Unable to allocate 279. GiB"), 1, "out of memory.*279. GiB"),
+        (RuntimeError("RESOURCE_EXHAUSTED: of 9 bytes\nmore"), 1, "out of memory.*of 9 bytes"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_what_only_the_machine_can_know_is_one_line(error, code, message, monkeypatch, capsys):
+    found, err = ends(raising(error), monkeypatch, capsys)
+    assert found == code and err.startswith("error: ") and err.count("\n") == 1
+    assert re.search(message, err), err
+
+
+def test_a_bug_keeps_its_trace(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["command"])
+    with pytest.raises(RuntimeError, match="a bug"):
+        command.run(raising(RuntimeError("a bug")), "", flags.FlagValues())
+
+
+def test_a_value_that_the_config_of_another_version_lacks(monkeypatch, capsys):
+    config = ConfigDict({"data": {"name": "x"}}).lock()
+    code, err = ends(lambda: config.data.resident_bytes, monkeypatch, capsys)
+    assert code == 1 and re.fullmatch(r"error: [^\n]*no value 'resident_bytes'[^\n]*\n", err)
+    with pytest.raises(AttributeError):  # a bug is not the config's
+        ends(lambda: config.data.name.no_such_method, monkeypatch, capsys)
+
+
+def test_quotes_of_a_bad_value_stay_whole(monkeypatch, capsys):
+    code, err = ends(lambda: 0, monkeypatch, capsys, "--number=half")
+    assert code == 1 and err.count("'") % 2 == 0, err
+
+
+_PRINTS = """
+import sys
+from absl import flags
+from spectral_flax import command
+
+def main():
+    for _ in range(100_000):
+        print("caf\\u00e9", flush=True)
+    return 0
+
+sys.argv = ["command"]
+command.run(main, "", flags.FlagValues())
+"""
+
+
+@pytest.mark.parametrize("streams", ["| head -n 1", ">&-", ">&- 2>&-"])
+def test_closed_streams_and_a_narrow_encoding_are_no_stack_trace(streams):
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    line = f'"{sys.executable}" -c "$PROGRAM" {streams}'
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line}"],
+        env=environment | {"PROGRAM": _PRINTS},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stderr == "" and done.returncode in (0, 141)
+    assert done.stdout in ("", "caf\\xe9\n")
