@@ -1,11 +1,13 @@
 """Dominance of 257 x 257 attention: the ladder of certificates beside numpy.linalg.eigvals.
 
     python -m benchmarks.audit                          near-uniform attention, standard H at init
-    python -m benchmarks.audit --attention FILE.npz     and attention from a trained model
+    python -m benchmarks.audit --workdir RUN            and a training run's, on its test images
+    python -m benchmarks.audit --attention FILE.npz     and attention from a file
 
-FILE.npz holds `attention` [..., N, N] and `lambda_h` [..., J] with the same (or broadcasting)
-leading axes: the maps of a trained ViT on real images and its `head_spectra`. Both sides get the
-same matrices in turns. NumPy's side is its eigenvalues alone; what it would do with them is free.
+RUN is a run of `spectral_flax.train`: attention is sharp once it is trained. FILE.npz holds
+`attention` [..., N, N] and `lambda_h` [..., J] with the same (or broadcasting) leading axes: the
+maps of a trained ViT on real images and its `head_spectra`. Both sides get the same matrices in
+turns. NumPy's side is its eigenvalues alone; what it would do with them is free.
 """
 
 import argparse
@@ -16,6 +18,8 @@ import numpy as np
 
 from benchmarks.harness import interleave, report
 from spectral_flax.analysis import DominanceKind, audit_dominance, certify_with_rung, head_eigvals
+from spectral_flax.auditing.own_run import from_run
+from spectral_flax.training.saved_run import read_config
 
 _SLICE = 200  # matrices per turn
 _STEPS = ("left to eig", "one pass", "powers", "leading eigenvalues")
@@ -40,10 +44,22 @@ def near_uniform(count: int) -> tuple[np.ndarray, np.ndarray]:
     return lambda_h[np.arange(count) % heads], attention
 
 
-def trained(path: str, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first `count` matrices of a file, in an order that mixes its layers and heads."""
+def of_file(path: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """`count` matrices of a file."""
     with np.load(path) as data:
-        attention, lambda_h = data["attention"], data["lambda_h"]
+        return mixed(data["attention"], data["lambda_h"], count)
+
+
+def of_run(workdir: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """`count` matrices of the newest checkpoint of a run."""
+    model = read_config(workdir).model
+    subject = from_run(workdir, data="", examples=-(-count // (model.depth * model.num_heads)))
+    lambda_h = subject.stack.head_spectra()[:, None]
+    return mixed(np.asarray(subject.seen.attention), np.asarray(lambda_h), count)
+
+
+def mixed(attention: np.ndarray, lambda_h: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first `count` matrices, in an order that mixes layers and heads."""
     lead = attention.shape[:-2]
     lambda_h = np.broadcast_to(lambda_h, (*lead, lambda_h.shape[-1]))
     order = np.random.default_rng(0).permutation(int(np.prod(lead)))[:count]
@@ -91,12 +107,15 @@ def count_disagreements(kind: np.ndarray, lambda_h: jax.Array, values: list[np.n
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workdir", help="a training run")
     parser.add_argument("--attention", help="npz with attention and lambda_h of a trained model")
     parser.add_argument("--count", type=int, default=2000, help="matrices per set (default 2000)")
     args = parser.parse_args()
     sets = {"near_uniform": lambda: near_uniform(args.count)}
+    if args.workdir:
+        sets["trained"] = lambda: of_run(args.workdir, args.count)
     if args.attention:
-        sets["trained"] = lambda: trained(args.attention, args.count)
+        sets["trained_file"] = lambda: of_file(args.attention, args.count)
     ratios: dict[str, float] = {}
     seconds: dict[str, float] = {}
     for name, make in sets.items():
