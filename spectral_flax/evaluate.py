@@ -31,7 +31,7 @@ _SEVERITIES = flags.DEFINE_string(
 _MAX_IMAGES = flags.DEFINE_integer(
     "max_images",
     0,
-    "Corrupt only the first so many test images, for a quick look; 0: all.",
+    "Corrupt only so many test images, evenly spaced, for a quick look; 0: all.",
     flag_values=FLAGS,
 )
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the corruptions' noise.", flag_values=FLAGS)

@@ -266,7 +266,7 @@ def test_images_of_another_size_have_no_corruptions(evaluate, tmp_path):
     assert code == 0 and out.splitlines()[1].startswith("clean accuracy: ")
 
 
-def test_a_quick_look_corrupts_the_first_images_only(evaluate, monkeypatch, tmp_path):
+def test_a_quick_look_corrupts_evenly_spaced_images(evaluate, images, monkeypatch, tmp_path):
     seen = []
 
     def record(images, *arguments, **kwargs):
@@ -276,7 +276,8 @@ def test_a_quick_look_corrupts_the_first_images_only(evaluate, monkeypatch, tmp_
     monkeypatch.setattr("spectral_flax.evaluation.images.corrupt", record)
     code, _, err = evaluate("--corruptions=contrast", "--severities=2", "--max_images=7")
     assert code == 0, err
-    assert [len(images) for images in seen] == [7]
+    spaced = np.load(images)["x_test"][[0, 7, 14, 21, 28, 35, 42]]  # of 50
+    np.testing.assert_array_equal(seen, spaced[None])
     assert read(tmp_path / "out" / "corruptions.json")["settings"]["max_images"] == 7
     code, _, err = evaluate("--corruptions=contrast", "--severities=2", "--max_images=-1")
     assert code == 1 and "--max_images is -1; expected at least 0" in err

@@ -97,16 +97,19 @@ def _corrupted_sets(
     check_images(images)
     limit = options.max_images or len(images)
     limited = {"max_images": limit} if limit < len(images) else {}
+    # Evenly spaced: a test set is often sorted by class.
+    chosen = np.linspace(0, len(images), min(limit, len(images)), endpoint=False).astype(int)
     if request.official:
         official = open_official(request.official, request.names)
         _check_labels(official, labels, request.official)
 
         def read(name: str, severity: int) -> tuple[np.ndarray, np.ndarray]:
             images, labels = official.block(name, severity)
-            return images[:limit], labels[:limit]
+            return (images[chosen], labels[chosen]) if limited else (images, labels)
 
         return read, {"images": str(epath.Path(request.official).resolve())} | limited
-    images, labels = images[:limit], labels[:limit]
+    if limited:
+        images, labels = images[chosen], labels[chosen]
     frost = load_frost(options.frost_dir) if options.frost_dir else None
     settings: dict[str, Any] = {"images": "generated", "seed": options.seed} | limited
     if "frost" in request.names:
