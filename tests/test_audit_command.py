@@ -186,7 +186,7 @@ BAD = {
     "nothing to do": ([], "give one of --workdir RUN and --weights PATH"),
     "both": (["--workdir={good}", "--weights={gpt2}"], "give one of --workdir RUN and --weights"),
     "no such run": (["--workdir=none"], "--workdir none does not exist"),
-    "no run there": (["--workdir={gpt2}"], "no training run: .*give .* as --weights"),
+    "no run there": (["--workdir={gpt2}"], "no training run: .*give a training run.*by --weights"),
     "no such weights": (["--weights=none"], "--weights none does not exist"),
     "layer": (["--workdir={good}", "--layers=0,2"], "layer 2 is out of range; this model has 2"),
     "head": (["--workdir={good}", "--heads=3"], "head 3 is out of range; this model has 3"),

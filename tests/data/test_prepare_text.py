@@ -306,8 +306,9 @@ def test_what_was_there_survives_a_failure_to_replace_it(tmp_path, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_killed_command_leaves_no_directory_of_that_name(tmp_path, number):
     script = """
-import runpy, sys, time
+import runpy, signal, sys, time
 from spectral_flax.data import token_writer
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run unattended
 def stall(*_):
     print("writing", flush=True)
     time.sleep(60)
