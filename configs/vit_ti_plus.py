@@ -9,5 +9,5 @@ from spectral_flax.recipes import vit
 
 
 def get_config(data: str = "digits"):
-    """data: digits, cifar100, cifar10 or npz=PATH."""
+    """data: digits, cifar100, cifar10, npz=PATH, folder=PATH or tfds=NAME; then ,augment=PRESET."""
     return vit.vit_ti("plus", data)
