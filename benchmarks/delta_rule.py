@@ -1,8 +1,14 @@
 """Delta rule on this machine's CPU beside transformers' PyTorch functions, and the inverse beside
 jax.scipy.linalg.solve_triangular. About a minute: python -m benchmarks.delta_rule
+
+PyTorch uses all cores. XLA (JAX 0.10) runs the batched products of one CPU device on one core, so
+there are two sets of ratios: "forward" is the rule on one device, "forward_all_cores" the same call
+with its heads spread over one device per core (jax_num_cpu_devices), inputs and results staying
+there, as in data- or head-parallel training.
 """
 
 import functools
+import math
 import os
 import sys
 
@@ -10,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import threadpoolctl
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -34,9 +41,12 @@ def make_inputs(tokens: int) -> dict[str, np.ndarray]:
     return {name: np.asarray(x, np.float32) for name, x in inputs.items()}
 
 
-def ours(inputs, gated: bool = True):
+def ours(inputs, gated: bool = True, devices: int = 1):
     """Returns (forward, forward and backward, compiled backward) as functions of nothing."""
-    inputs = {name: jnp.asarray(x) for name, x in inputs.items() if gated or name != "g"}
+    mesh = jax.make_mesh((devices,), ("heads",), axis_types=(AxisType.Auto,))
+    heads = NamedSharding(mesh, PartitionSpec(None, None, "heads"))
+    inputs = {name: x for name, x in inputs.items() if gated or name != "g"}
+    inputs = jax.device_put(inputs, heads)
 
     def loss(inputs):
         output, state = chunk_delta_rule(**inputs)
@@ -95,6 +105,9 @@ def measure_rule() -> tuple[dict[str, float], dict[str, float], dict[str, float]
     gradients = both()[1]
     check([gradients[name] for name in ("q", "k", "v", "g", "beta")], peer_both())
 
+    devices = math.gcd(HEADS, jax.device_count())
+    forward_all, both_all, _ = ours(inputs, devices=devices)
+    check(forward_all(), peer_forward())
     ungated = ours(inputs, gated=False)[0]
     peer_ungated = theirs(inputs | dict(g=np.zeros_like(inputs["g"])))[0]
     check(ungated(), peer_ungated())
@@ -107,6 +120,8 @@ def measure_rule() -> tuple[dict[str, float], dict[str, float], dict[str, float]
             both=both,
             peer_both=peer_both,
             peer_recurrent=peer_recurrent,
+            forward_all_cores=forward_all,
+            both_all_cores=both_all,
         ),
         repeats=15,
         pause=0.25,
@@ -122,6 +137,9 @@ def measure_rule() -> tuple[dict[str, float], dict[str, float], dict[str, float]
         "forward_ungated": seconds["peer_forward_ungated"] / seconds["forward_ungated"],
         "forward_backward": seconds["peer_both"] / seconds["both"],
         "forward_vs_recurrent": seconds["peer_recurrent"] / seconds["forward"],
+        "forward_all_cores": seconds["peer_forward"] / seconds["forward_all_cores"],
+        "forward_backward_all_cores": seconds["peer_both"] / seconds["both_all_cores"],
+        "forward_all_cores_vs_recurrent": seconds["peer_recurrent"] / seconds["forward_all_cores"],
         # Linear time is 1.0: eight times the tokens in eight times the seconds.
         "linearity_2k_16k": 8 * scaling["short"] / scaling["long"],
         "linearity_2k_16k_backward": 8 * scaling["short_both"] / scaling["long_both"],
@@ -142,10 +160,10 @@ def measure_inverse() -> tuple[dict[str, float], dict[str, float]]:
     n = jnp.asarray(np.tril(keys @ keys.transpose(0, 2, 1), -1))
     eye = jnp.broadcast_to(jnp.eye(64, dtype=n.dtype), n.shape)
     invert = jax.jit(unit_lower_inverse)
-    solve = functools.partial(
+    peer = functools.partial(
         jax.scipy.linalg.solve_triangular, lower=True, unit_diagonal=True, check_finite=False
     )
-    solve = jax.jit(solve)
+    solve = jax.jit(peer)
 
     def solve_with(threads):
         def run():
@@ -168,6 +186,7 @@ def measure_inverse() -> tuple[dict[str, float], dict[str, float]]:
 
 
 def main():
+    jax.config.update("jax_num_cpu_devices", os.cpu_count())
     ratios, seconds, peak = measure_rule()
     inverse_ratios, inverse_seconds = measure_inverse()
     report(

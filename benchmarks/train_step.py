@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from spectral_flax.tasks.task import Task
 from spectral_flax.training.optimizer import adamw
-from spectral_flax.training.parallel import Pmap
+from spectral_flax.training.pmap import Pmap
 from spectral_flax.training.step import init_state
 
 

@@ -70,7 +70,7 @@ case $verb in
     do_it xpk workload create "${where[@]}" --workload "$name" --tpu-type "$type" \
       --num-slices "$slices" --max-restarts "$retries" --restart-on-user-code-failure \
       --base-docker-image "$image" --script-dir "$root" \
-      --command "pip install --quiet -e . 'jax[tpu]' && exec $(printf '%q ' "$@")"
+      --command "pip install --quiet -e . 'jax[tpu]' gcsfs && exec $(printf '%q ' "$@")"
     ;;
   list) do_it xpk workload list "${where[@]}" ;;
   logs)

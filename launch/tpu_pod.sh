@@ -110,12 +110,13 @@ copy() {
   on_host all "set -e; mkdir -p ~/$HOME_DIR; tar -xzf $archive -C ~/$HOME_DIR; cd ~/$HOME_DIR; \
 python3 -m pip install --quiet --user uv; U=~/.local/bin/uv; \
 [ -d ~/venv ] || \$U venv --quiet --python 3.12 ~/venv; \
-\$U pip install --quiet --python ~/venv/bin/python -e . 'jax[tpu]'"
+\$U pip install --quiet --python ~/venv/bin/python -e . 'jax[tpu]' gcsfs"
 }
 
 # What a host runs: the command in the background, its log and its exit code in files. Every host
-# knows its number from the metadata server; the variable also tells the package that it is one of
-# several. With --separate each host is alone with its chips and does its part of a sweep.
+# knows its number from the metadata server. The variables are what JAX would find out by itself;
+# set, they let the hosts call the roll first, so that one that is missing is named. With --separate
+# each host is alone with its chips and does its part of a sweep.
 # shellcheck disable=SC2016 # the hosts expand it
 host_script() {
   printf 'cat >~/command.sh <<"END"\n'
@@ -124,14 +125,17 @@ cd ~/spectral_flax_code && . ~/venv/bin/activate
 ask() { curl -s -H Metadata-Flavor:Google "$ATTRIBUTES/$1"; }
 ATTRIBUTES=http://metadata.google.internal/computeMetadata/v1/instance/attributes
 HOST_INDEX=$(ask agent-worker-number)
-HOSTS=$(ask worker-network-endpoints | tr , '\n' | grep -c .)
+ENDPOINTS=$(ask worker-network-endpoints) # NAME:ID:ADDRESS,... or ADDRESS,...
+HOSTS=$(tr , '\n' <<<"$ENDPOINTS" | grep -c .)
+FIRST=${ENDPOINTS%%,*}
 HOST
   if $separate; then
     printf 'TPU_PROCESS_BOUNDS=1,1,1 TPU_CHIPS_PER_PROCESS_BOUNDS=2,2,1 '
     printf '%q ' "${command[@]}" --shard
     printf '"$HOST_INDEX/$HOSTS"\n'
   else
-    printf 'CLOUD_TPU_TASK_ID="$HOST_INDEX" '
+    printf 'JAX_COORDINATOR_ADDRESS="${FIRST##*:}:8482" JAX_NUM_PROCESSES="$HOSTS" '
+    printf 'JAX_PROCESS_ID="$HOST_INDEX" '
     printf '%q ' "${command[@]}"
     printf '\n'
   fi

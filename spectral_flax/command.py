@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 from absl import logging as absl_logging
@@ -52,6 +53,10 @@ def run(main: Callable[[], int], description: str, flag_values: flags.FlagValues
         sys.stdout.flush()
     except BrokenPipeError:
         code = _closed_pipe()
+    if code and "jax" in sys.modules:
+        from spectral_flax.training import distributed  # only where JAX is there already
+
+        distributed.leave_at_once(code)
     sys.exit(code)
 
 
@@ -113,5 +118,15 @@ def _quiet() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     flags.FLAGS(sys.argv[:1])  # absl's logging waits for its own flags, which no command offers
-    absl_logging.set_verbosity(absl_logging.ERROR)
+    # Of what fails in their threads, Orbax and asyncio log the stack traces; we report it.
+    absl_logging.set_verbosity(absl_logging.FATAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
+    show = sys.unraisablehook
+
+    def show_others(unraisable: Any) -> None:
+        # Orbax closes its loop at the first array that fails; TensorStore tells it of the others.
+        if str(unraisable.exc_value) != "Event loop is closed":
+            show(unraisable)
+
+    sys.unraisablehook = show_others

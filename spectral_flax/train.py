@@ -27,6 +27,12 @@ _WORKDIR = flags.DEFINE_string(
     "Run directory; the default is a name of its own for each config under runs/.",
     flag_values=FLAGS,
 )
+_PROFILE = flags.DEFINE_integer(
+    "profile",
+    0,
+    "Write an xprof trace of this many steps, after warm-up, into WORKDIR/profile.",
+    flag_values=FLAGS,
+)
 
 
 def main() -> int:
@@ -39,7 +45,7 @@ def main() -> int:
     if not isinstance(config, ConfigDict):  # a file that is not there fails when it is read
         path = config_flags.get_config_filename(FLAGS["config"])
         raise command.UserError(f"no config file {path}; try --config configs/vit_ti_minus.py")
-    return run.train_and_report(config, _WORKDIR.value)
+    return run.train_and_report(config, _WORKDIR.value, _PROFILE.value)
 
 
 if __name__ == "__main__":

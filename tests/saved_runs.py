@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from spectral_flax.tasks import make_task
 from spectral_flax.training.checkpoint import Checkpointer
 from spectral_flax.training.optimizer import adamw
-from spectral_flax.training.parallel import replicated
+from spectral_flax.training.placement import replicated
 from spectral_flax.training.run_directory import claim
 from spectral_flax.training.step import init_state
 

@@ -50,7 +50,7 @@ def test_config_loads_with_every_data_set(path):
         assert config.model.variant == VARIANTS[path.stem]
         assert config.data.name == name
         assert config.data.path == ("x.npz" if name == "npz" else "")
-        assert sum(layers for _, layers in encoder_config(config.model, causal=False).runs) == 12
+        assert sum(layers for _, layers in encoder_config(config, causal=False).runs) == 12
     assert module.get_config() == module.get_config("digits")
 
 
@@ -71,7 +71,7 @@ def test_sequence_configs_build_their_model(path):
 
 
 def test_nanogpt_ti_has_the_papers_size():
-    """recipes.md section 5: 15,168,192 parameters, 9,658,368 of them in the tied embedding."""
+    """The paper's NanoGPT-Ti: 15,168,192 parameters, 9,658,368 of them in the tied embedding."""
     config = nanogpt_config(load(FOLDER / "nanogpt_ti.py").get_config("bin=x"), 50257)
     params = jax.eval_shape(
         NanoGpt(config).init, jax.random.key(0), jax.ShapeDtypeStruct((1, 2), jnp.int32)
@@ -87,7 +87,7 @@ def test_docstring_holds_the_command(path):
 
 
 def test_cifar_recipe_is_the_papers():
-    """recipes.md section 2, the rows of its tables that a config can hold."""
+    """Park & Kim's recipe, the rows of its tables that a config can hold."""
     config = load(FOLDER / "vit_ti.py").get_config("cifar100")
     model, training, opt = config.model, config.training, config.optimizer
     assert (model.patch_size, model.width, model.depth, model.num_heads) == (2, 192, 12, 3)

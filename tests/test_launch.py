@@ -114,7 +114,8 @@ def test_what_a_host_of_a_pod_runs(tmp_path, separate):
     metadata = 'case "$*" in *number) echo 3;; *) echo a:1:x,b:2:y,c:3:z,d:4:w;; esac'
     (tools / "curl").write_text(f"#!/bin/sh\n{metadata}\n")
     (tools / "python").write_text(
-        '#!/bin/sh\necho "task=$CLOUD_TPU_TASK_ID bounds=$TPU_PROCESS_BOUNDS"\n'
+        '#!/bin/sh\necho "place=$JAX_COORDINATOR_ADDRESS $JAX_PROCESS_ID/$JAX_NUM_PROCESSES '
+        'bounds=$TPU_PROCESS_BOUNDS"\n'
         'printf "<%s>" "$@"\nexit 7\n'
     )
     for tool in tools.iterdir():
@@ -126,9 +127,9 @@ def test_what_a_host_of_a_pod_runs(tmp_path, separate):
     log = (home / "logs" / "run.log").read_text()
     arguments = "".join(f"<{word}>" for word in [*TRAIN[1:], ODD])
     if separate:
-        assert log == f"task= bounds=1,1,1\n{arguments}<--shard><3/4>"
+        assert log == f"place= / bounds=1,1,1\n{arguments}<--shard><3/4>"
     else:
-        assert log == f"task=3 bounds=\n{arguments}"
+        assert log == f"place=x:8482 3/4 bounds=\n{arguments}"
     assert (home / "logs" / "exit").read_text() == "7\n"
 
 
@@ -167,7 +168,8 @@ def test_gke():
 
 def test_slurm():
     lines = printed("slurm.sbatch", "--dry-run", *TRAIN, ODD)
-    words = shlex.split(lines[0])
+    assert lines[0] == "export JAX_COORDINATOR_ADDRESS=FIRST_NODE:PORT"
+    words = shlex.split(lines[1])
     assert words[0] == "srun" and "--kill-on-bad-exit=1" in words
     assert words[-len(TRAIN) - 2 :] == [*TRAIN, ODD, "&"]
     assert "scontrol requeue" in lines[-1]
@@ -179,8 +181,10 @@ def test_slurm():
 
 @pytest.mark.parametrize("code, expected", [(0, 0), (5, 5)])
 def test_slurm_job_ends_as_its_tasks_do(tmp_path, code, expected):
-    done, calls = slurm_job(tmp_path, f"exit {code}")
+    task = f"echo $JAX_COORDINATOR_ADDRESS >{tmp_path}/place; exit {code}"
+    done, calls = slurm_job(tmp_path, task)
     assert done.wait(60) == expected and calls() == ["srun"]
+    assert (tmp_path / "place").read_text() == "node7:61482\n"  # 61440 + 42
 
 
 def test_slurm_job_is_queued_again_after_sigterm(tmp_path):
@@ -198,6 +202,7 @@ def slurm_job(folder: pathlib.Path, task: str):
         (folder / name).write_text(f"#!/usr/bin/env bash\necho {words} >>{log}\n{rest}\n")
         (folder / name).chmod(0o755)
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "42"}
+    environment["SLURMD_NODENAME"] = "node7"
     command = ["bash", str(LAUNCH / "slurm.sbatch"), *TRAIN]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     return process, lambda: log.read_text().splitlines()

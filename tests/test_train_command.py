@@ -92,6 +92,16 @@ BAD = {
     "dtype": ([*CONFIG_FLAG, "--config.model.dtype=bfloat61"], "did you mean 'bfloat16'"),
     "orthogonal": ([*CONFIG_FLAG, "--config.model.orthogonal=qrr"], "did you mean 'qr'"),
     "task": ([*CONFIG_FLAG, "--config.task=images"], "unknown task 'images'"),
+    "remat": ([*CONFIG_FLAG, "--config.remat=ful"], "unknown remat 'ful'; did you mean 'full'"),
+    "mesh": (
+        [*CONFIG_FLAG, "--config.parallel=fsdp", "--config.mesh.data=3"],
+        "data=3, fsdp=-1, which does not multiply to the 4 devices",
+    ),
+    "no seeds": ([*CONFIG_FLAG, "--config.num_seeds=0"], "num_seeds is 0"),
+    "seeds and fsdp": (
+        [*CONFIG_FLAG, "--config.num_seeds=2", "--config.parallel=fsdp"],
+        "num_seeds is 2 but parallel is 'fsdp'",
+    ),
     "parallel": ([*CONFIG_FLAG, "--config.parallel=pmpa"], "unknown parallel 'pmpa'"),
     "no pair": ([*CONFIG_FLAG, "--config.model.interval=1"], "model.interval is .* two numbers"),
     "mean alone": ([*CONFIG_FLAG, "--config.data.mean=(0.5,)"], "a number for each of the 1 chan"),
@@ -170,6 +180,22 @@ def start(*arguments, cwd) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+def test_several_seeds_are_a_run_directory_each(in_process, tmp_path):
+    flags = [*CONFIG_FLAG, *TINY, "--workdir", "runs", "--config.seed=4", "--config.num_seeds=2"]
+    flags.append("--config.max_steps=2")
+    code, out, err = in_process(*flags)
+    assert code == 0, err
+    assert re.search(r"test accuracy: [\d.]+%, [\d.]+%\n", out)
+    assert "run directory: runs/seed_*" in out and "each of 2 seeds" in err
+    for seed in (4, 5):
+        files = {path.name for path in (tmp_path / "runs" / f"seed_{seed}").iterdir()}
+        assert {"config.json", "metrics.jsonl", "checkpoints", "summary.json"} <= files
+        config = json.loads((tmp_path / "runs" / f"seed_{seed}" / "config.json").read_text())
+        assert (config["seed"], config["num_seeds"]) == (seed, 1)
+    code, out, _ = in_process(*flags)
+    assert code == 0 and "already finished at step 2" in out
 
 
 def test_help_and_a_bad_key_from_the_shell(tmp_path):

@@ -4,7 +4,7 @@ from spectral_flax.analysis.activations import Activations
 from spectral_flax.analysis.certificate import (
     Verdict,
     audit_dominance,
-    audit_with_rung,
+    audit_with_rungs,
     certify_dominance,
     certify_with_rung,
 )
@@ -72,7 +72,7 @@ __all__ = [
     "attention_step",
     "attention_weights",
     "audit_dominance",
-    "audit_with_rung",
+    "audit_with_rungs",
     "bipartite_spectrum",
     "certify_dominance",
     "certify_with_rung",

@@ -10,12 +10,12 @@ other eigenvalue of A. A pair of another eigenvalue is between 1 - |lambda_H_j| 
 The ladder, numbered as in what is reported; each rung runs only on what is still undecided:
 
     1. r from one pass over A; lower-triangular (causal) A is read off its diagonal here;
-    2. r = ||D^m||_F^(1/m), m = 2 ... 32 by squaring;
+    2. r = ||D^m||_F^(1/m), m = 1 ... 32 by squaring;
     3. the leading eigenvalues themselves with a radius each, and a bound on the rest (`leading`);
     4. eigenvalues (`audit_dominance` only).
 
-They run in the order of their cost: 1; 3 with thin products of D only, which decides most sharp
-attention; 2 and 3 with powers up to D^4; 2 with the higher powers, for spectra without leaders.
+They run in the order of their cost: 1; 3 with few thin products, which decides most sharp
+attention; 2, for spectra without leaders; 3 with more of everything.
 
 Proofs are in `bounds` and `leading`. All comparisons ask for a margin of the tie tolerance, so what
 is decided would not count as a tie in `dominance` either.
@@ -42,16 +42,16 @@ from spectral_flax.analysis.dominance import (
     spectra,
     tie_rtol,
 )
+from spectral_flax.analysis.room import room
 
 # Matrices gathered per batched product, and per call of the eigensolver (that is idle work for at
 # most a group less one, and XLA spreads a batch over the cores).
 _GROUP = 16
 _EIG_GROUP = 4
 _SQUARINGS = 5  # up to D^32: there even N^(1/2) between ||.||_F and ||.||_2 counts for a tenth
-_RANK = 16
 # Thresholds tried in rung 3, as fractions of the modulus below which no eigenvalue can win: a high
 # one keeps the radius of the found eigenvalues small, a low one leaves room around a winner.
-_THRESHOLDS = (0.6, 0.85, 0.999)
+_THRESHOLDS = (0.3, 0.6, 0.85, 0.999)
 
 
 class Verdict(enum.IntEnum):
@@ -67,8 +67,12 @@ class _State(NamedTuple):
 
     verdict: jax.Array
     rung: jax.Array  # that reached the verdict; 0 while undecided
-    resolved: jax.Array  # whether `answer` is complete
+    answer_rung: jax.Array  # that completed `answer`; 0 while it is not
     answer: Dominance
+
+    @property
+    def resolved(self) -> jax.Array:
+        return self.answer_rung > 0
 
 
 def certify_dominance(lambda_h: jax.Array, attention: jax.Array) -> jax.Array:
@@ -108,16 +112,22 @@ def audit_dominance(lambda_h: jax.Array, attention: jax.Array) -> Dominance:
     Returns:
       A `Dominance` with fields of the broadcast leading shape.
     """
-    return audit_with_rung(lambda_h, attention)[0]
+    return audit_with_rungs(lambda_h, attention)[0]
 
 
-def audit_with_rung(lambda_h: jax.Array, attention: jax.Array) -> tuple[Dominance, jax.Array]:
-    """`audit_dominance`, and the rung (as in `certify_with_rung`) that decided; int32 `[...]`."""
+def audit_with_rungs(
+    lambda_h: jax.Array, attention: jax.Array
+) -> tuple[Dominance, jax.Array, jax.Array]:
+    """`audit_dominance` and two rungs, int32 `[...]`.
+
+    The first decided smoothing or sharpening (as in `certify_with_rung`), the second completed the
+    answer: 4 where eigenvalues were computed, which a certificate of sharpening may still need.
+    """
     lambda_h, attention, batch = _flattened(lambda_h, attention)
     state = _certified(lambda_h, attention, lambda state: ~state.resolved)
     state = _on_pending(_from_eigvals, state, ~state.resolved, lambda_h, attention, _EIG_GROUP)
     answer = jax.tree.map(lambda field: field.reshape(batch), state.answer)
-    return answer, state.rung.reshape(batch)
+    return answer, state.rung.reshape(batch), state.answer_rung.reshape(batch)
 
 
 def _flattened(
@@ -141,11 +151,12 @@ def _certified(
     # The first row of a causal matrix is (1, 0, ..., 0): a quick look before the full one.
     maybe_causal = (attention[:, 0, 1:] == 0).all(axis=-1)
     state = _on_pending(_from_diagonal, state, maybe_causal, lambda_h, attention, _GROUP)
-    for squarings in (0, 2):
-        rung = functools.partial(_from_leading, squarings=squarings)
-        state = _on_pending(rung, state, unfinished(state), lambda_h, attention, _GROUP)
+    quick = functools.partial(_from_leading, effort=leading.QUICK)
+    state = _on_pending(quick, state, unfinished(state), lambda_h, attention, _GROUP)
     undecided = state.verdict == Verdict.UNDECIDED
-    return _on_pending(_from_powers, state, undecided, lambda_h, attention, _GROUP)
+    state = _on_pending(_from_powers, state, undecided, lambda_h, attention, _GROUP)
+    thorough = functools.partial(_from_leading, effort=leading.THOROUGH)
+    return _on_pending(thorough, state, unfinished(state), lambda_h, attention, _GROUP)
 
 
 def _on_pending(
@@ -194,28 +205,23 @@ def _one_pass(lambda_h: jax.Array, attention: jax.Array) -> _State:
 
 
 def _from_powers(state: _State, lambda_h: jax.Array, attention: jax.Array) -> _State:
-    radii = jnp.stack([bounds.power_bound(power) for power in _powers(attention, _SQUARINGS)])
-    return _from_radius(state, lambda_h, radii.min(axis=0), 2)
-
-
-def _powers(attention: jax.Array, squarings: int) -> list[bounds.Power]:
     powers = [bounds.first_power(attention, bounds.deflation_error(attention))]
-    for _ in range(squarings):
+    for _ in range(_SQUARINGS):
         powers.append(bounds.squared(powers[-1]))
-    return powers
+    radii = jnp.stack([bounds.power_bound(power) for power in powers])
+    return _from_radius(state, lambda_h, radii.min(axis=0), 2)
 
 
 def _from_eigvals(state: _State, lambda_h: jax.Array, attention: jax.Array) -> _State:
     answer = dominance(lambda_h, attention_eigvals(attention, causal=False))
-    everything = jnp.ones_like(state.resolved)
-    return _decide(state, state.verdict, everything, answer, 4)
+    return _decide(state, state.verdict, jnp.ones_like(state.resolved), answer, 4)
 
 
 def _perron_or_undecided(lambda_h: jax.Array) -> _State:
     """Undecided, with the answer that holds should the verdict become SMOOTHING."""
     answer = dominance(lambda_h, jnp.ones((1,), lambda_h.dtype))
     zeros = jnp.zeros(lambda_h.shape[:-1], jnp.int32)
-    return _State(zeros, zeros, zeros.astype(bool), answer)
+    return _State(zeros, zeros, zeros, answer)
 
 
 def _decide(
@@ -227,7 +233,7 @@ def _decide(
     return _State(
         verdict=jnp.where(new, verdict, state.verdict),
         rung=jnp.where(new, rung, state.rung),
-        resolved=state.resolved | resolved,
+        answer_rung=jnp.where(complete, rung, state.answer_rung),
         answer=jax.tree.map(lambda a, b: jnp.where(complete, a, b), answer, state.answer),
     )
 
@@ -254,84 +260,42 @@ def _from_diagonal(state: _State, lambda_h: jax.Array, attention: jax.Array) -> 
     verdict = jnp.where(alone, _verdict(perron, ~perron), Verdict.UNDECIDED)
     before = state._replace(
         verdict=jnp.where(triangular, Verdict.UNDECIDED, state.verdict),
-        resolved=state.resolved & ~triangular,
+        answer_rung=jnp.where(triangular, 0, state.answer_rung),
     )
     return _decide(before, jnp.where(triangular, verdict, Verdict.UNDECIDED), triangular, exact, 1)
 
 
 def _from_leading(
-    state: _State, lambda_h: jax.Array, attention: jax.Array, squarings: int
+    state: _State, lambda_h: jax.Array, attention: jax.Array, effort: leading.Effort
 ) -> _State:
-    powers = _powers(attention, squarings)
-    if squarings:
-        state = _from_radius(state, lambda_h, bounds.power_bound(powers[-1]), 2)
-    found = leading.leading_eigenvalues(powers, _RANK)
-    tie = _tie(lambda_h.real.dtype)
-    size = jnp.abs(lambda_h)
+    first = bounds.first_power(attention, bounds.deflation_error(attention))
+    found = leading.leading_eigenvalues(first, effort)
+    size = jnp.abs(lambda_h).max(axis=-1)
     ones = jnp.ones((*found.values.shape[:-1], 1), found.values.dtype)
     candidates = jnp.concatenate([ones, found.values], axis=-1)
     best = dominance(lambda_h, candidates, perron_index=0)
     perron_wins = best.a_index == 0
-    winner = jnp.take_along_axis(candidates, best.a_index[:, None], axis=-1)[:, 0]
     # An eigenvalue of modulus below this cannot reach the best pair, whatever it is.
-    irrelevant = (best.magnitude * (1 - 2 * tie) - 1) / size.max(axis=-1)
+    irrelevant = (best.magnitude * (1 - 2 * _tie(size.dtype)) - 1) / size
+    around = room(lambda_h, found.values, best)
 
     def with_threshold(fraction: jax.Array) -> tuple[jax.Array, jax.Array]:
         r = fraction * irrelevant
-        radius = leading.radius_outside(found, r)
-        exists = perron_wins | ((jnp.abs(winner) - radius > r) & _isolated(found, winner, radius))
-        certain = (r > 0) & exists & _stands_apart(lambda_h, candidates, best, radius)
-        return certain, certain & _is_min_real(candidates, winner, radius, r)
+        weight = leading.weights(found, r)
+        rho = around.above(r)
+        rho_min_real = jnp.minimum(rho, around.of_smallest_real_part(r))
+        certain = (r > 0) & leading.affordable(weight, rho)
+        return certain, certain & leading.affordable(weight, rho_min_real)
 
     tried = jax.vmap(with_threshold)(jnp.asarray(_THRESHOLDS, irrelevant.dtype))
     certain, min_real = (found_so.any(axis=0) for found_so in tried)
     n = attention.shape[-1]
     # In the full, sorted spectrum the value or pair of smallest real part comes last.
-    last = jnp.where(winner.imag > 0, n - 2, n - 1).astype(jnp.int32)
+    last = jnp.where(around.winner.imag > 0, n - 2, n - 1).astype(jnp.int32)
     kind = jnp.where(perron_wins, DominanceKind.PERRON, DominanceKind.MIN_REAL).astype(jnp.int32)
     answer = best._replace(kind=kind, a_index=jnp.where(perron_wins, 0, last))
     verdict = _verdict(certain & perron_wins, certain & ~perron_wins)
     return _decide(state, verdict, certain & (perron_wins | min_real), answer, 3)
-
-
-def _isolated(found: leading.Leading, winner: jax.Array, radius: jax.Array) -> jax.Array:
-    """Whether only one of the eigenvalues found is within 2 radius of the winner (itself)."""
-    near = jnp.abs(found.values - winner[:, None]) <= 2 * radius[:, None]
-    return near.sum(axis=-1) == 1
-
-
-def _stands_apart(
-    lambda_h: jax.Array, candidates: jax.Array, best: Dominance, radius: jax.Array
-) -> jax.Array:
-    """Whether every candidate pair is below the best one for certain, but for its exact equals.
-
-    Exact equals: the same lambda_H with the same lambda_A, and both conjugated (H and A are real).
-    Perron pairs are known exactly, so among themselves they tie or not as in `dominance`.
-    """
-    value = jnp.abs(1 + lambda_h[:, :, None] * candidates[:, None, :])
-    is_perron = jnp.arange(candidates.shape[-1], dtype=jnp.int32) == 0
-    perron_wins = best.a_index == 0
-    spread = jnp.where(is_perron[None], 0, radius[:, None])
-    spread = jnp.abs(lambda_h)[:, :, None] * spread[:, None, :]
-    h = jnp.take_along_axis(lambda_h, best.h_index[:, None], axis=-1)[:, :, None]
-    a = jnp.take_along_axis(candidates, best.a_index[:, None], axis=-1)[:, None, :]
-    pairs_h, pairs_a = lambda_h[:, :, None], candidates[:, None, :]
-    equal = (pairs_h == h) & (pairs_a == a)
-    equal |= (pairs_h == h.conj()) & (pairs_a == a.conj())
-    equal |= (perron_wins[:, None] & is_perron[None])[:, None, :]
-    own = jnp.abs(h[:, 0, 0]) * jnp.where(perron_wins, 0, radius)
-    floor = (best.magnitude - own) * (1 - _tie(value.dtype))
-    return (equal | (value + spread < floor[:, None, None])).all(axis=(-2, -1))
-
-
-def _is_min_real(
-    candidates: jax.Array, winner: jax.Array, radius: jax.Array, r: jax.Array
-) -> jax.Array:
-    """Whether the winner (or its conjugate pair) has the smallest real part of the spectrum."""
-    own = (candidates == winner[:, None]) | (candidates == winner.conj()[:, None])
-    highest = winner.real + radius
-    others = (own | (highest[:, None] < candidates.real - radius[:, None])).all(axis=-1)
-    return others & (highest < -r)
 
 
 def _verdict(smoothing: jax.Array, sharpening: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ from spectral_flax.analysis import (
     Dominance,
     DominanceKind,
     asymmetry,
-    audit_with_rung,
+    audit_with_rungs,
     condition_number,
     head_eigvals,
     henrici,
@@ -212,11 +212,12 @@ def _weight_figures(weights: dict[str, jax.Array], num_heads: int) -> dict[str, 
     }
 
 
-_audit = jax.jit(audit_with_rung)
+_audit = jax.jit(audit_with_rungs)
 
 
 def _dominance(lambda_h: np.ndarray, attention: jax.Array) -> tuple[Dominance, np.ndarray]:
-    return jax.device_get(_audit(jnp.asarray(lambda_h), attention))
+    answer, rung, _ = jax.device_get(_audit(jnp.asarray(lambda_h), attention))
+    return answer, rung
 
 
 def _tally(answer: Dominance, rung: np.ndarray) -> Tally:

@@ -70,7 +70,12 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     common = _Parser(add_help=False)
-    common.add_argument("--tokenizer", choices=TOKENIZERS, required=True)
+    common.add_argument(
+        "--tokenizer",
+        choices=TOKENIZERS,
+        required=True,
+        help="bytes: 256 symbols; chars: those of the text; gpt2: GPT-2's word pieces",
+    )
     common.add_argument(
         "--tokenizer_file",
         default="",
@@ -78,7 +83,9 @@ def _parser() -> argparse.ArgumentParser:
         help="gpt2: tokenizer.json, or a folder with it or with vocab.json and merges.txt; the "
         "default is the Hugging Face cache. chars: a meta.json whose vocabulary to use",
     )
-    common.add_argument("--out", type=pathlib.Path, required=True, metavar="DIR")
+    common.add_argument(
+        "--out", type=pathlib.Path, required=True, metavar="DIR", help="where the files are written"
+    )
     common.add_argument("--force", action="store_true", help="replace the token files in --out")
     documents = _Parser(add_help=False)
     documents.add_argument("--skip_empty", action="store_true", help="leave out empty documents")

@@ -1,4 +1,7 @@
-"""Prepares an image set ahead of training: `python -m spectral_flax.data.prepare_images cifar100`.
+"""Prepares an image set ahead of training.
+
+    python -m spectral_flax.data.prepare_images cifar100
+    python -m spectral_flax.data.prepare_images cifar100 --archive cifar-100-binary.tar.gz
 
 Downloads the published archive (170 MB) unless --data_dir or --archive has it, and writes the set
 in TFDS's layout (about 150 MB). A set that is there already is left alone. Needs no TensorFlow.
@@ -14,9 +17,10 @@ def main(argv: list[str] | None = None) -> None:
     """Prepares the set that the arguments name and prints its directory."""
     parser = argparse.ArgumentParser(
         prog="python -m spectral_flax.data.prepare_images",
-        description="Downloads and prepares an image set for training.",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", choices=sorted(FORMATS))
+    parser.add_argument("name", choices=sorted(FORMATS), help="the image set")
     parser.add_argument("--data_dir", default="", help="default: TFDS's, ~/tensorflow_datasets")
     parser.add_argument("--archive", default="", help="the published .tar.gz, if you have it")
     flags = parser.parse_args(argv)

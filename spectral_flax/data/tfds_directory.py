@@ -17,9 +17,14 @@ from spectral_flax.errors import UserError
 
 
 def tfds_root(data_dir: str) -> pathlib.Path:
-    """Returns the directory of all sets; TFDS's own default for ""."""
-    default = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
-    return pathlib.Path(data_dir or default).expanduser()
+    """Returns the directory of all sets; TFDS's own default for "". UserError for a bucket."""
+    path = data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+    if "://" in path:
+        raise UserError(
+            f"the data directory is {path}, but data sets are read from file systems only; mount "
+            "the bucket (Cloud Storage FUSE) and give --config.data_dir the mounted path"
+        )
+    return pathlib.Path(path).expanduser()
 
 
 def prepared_directory(name: str, root: pathlib.Path) -> pathlib.Path | None:

@@ -4,7 +4,9 @@ from spectral_flax.errors import UserError
 from spectral_flax.evaluation.options import Options
 from spectral_flax.ops import cap_lapack_threads
 from spectral_flax.training import distributed
+from spectral_flax.training.compilation_cache import keep_compiled_programs
 from spectral_flax.training.host_memory import keep_freed_memory
+from spectral_flax.training.run_directory import absolute
 from spectral_flax.training.saved_run import read_config
 
 
@@ -14,6 +16,7 @@ def evaluate_run(options: Options) -> int:
     keep_freed_memory()
     cap_lapack_threads()
     distributed.initialize()
+    keep_compiled_programs(absolute(options.workdir).parent)
     # Imported here: each kind brings its own data libraries.
     match config.task:
         case "image_classification":

@@ -1,4 +1,4 @@
-"""The two published remedies that leave H free: FeatScale and AttnScale (recipes.md section 3)."""
+"""The two published remedies that leave H free: FeatScale and AttnScale (arXiv 2203.05962)."""
 
 import flax.linen as nn
 import jax.numpy as jnp

@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 from spectral_flax.errors import UserError, check_at_least, nearest
 from spectral_flax.models.block import BlockConfig, LayerNorm, Mlp
 from spectral_flax.models.encoder import DTYPES
+from spectral_flax.models.layers import check_remat, stacked
 from spectral_flax.models.linear import INITS, Array, Linear
 from spectral_flax.ops import chunk_delta_rule, recurrent_delta_rule
 
@@ -36,6 +37,7 @@ class DeltaNetConfig:
     tied_head: bool = True
     scan: bool = True
     dtype: str = "float32"
+    remat: str = "none"
 
 
 class DeltaNetState(NamedTuple):
@@ -84,6 +86,7 @@ def deltanet_config(config: ConfigDict, vocab_size: int) -> DeltaNetConfig:
         model.tied_head,
         model.scan,
         model.dtype,
+        check_remat(config.remat),
     )
 
 
@@ -186,15 +189,8 @@ class DeltaNetLm(nn.Module):
         draw = nn.initializers.normal(0.02 if cfg.tied_head else 1.0)
         embedding = self.param("embedding", draw, (cfg.vocab_size, block.width))
         x = jnp.take(embedding, tokens, axis=0).astype(cfg.dtype)
-        blocks = nn.scan(
-            DeltaNetBlock,
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            in_axes=0,
-            length=cfg.depth,
-            unroll=1 if cfg.scan else cfg.depth,
-        )(cfg, name="blocks")
-        x, state = blocks(x, state)
+        layers = stacked(DeltaNetBlock, cfg.depth, cfg.scan, cfg.remat, inputs=1)
+        x, state = layers(cfg, name="blocks")(x, state)
         x = LayerNorm(block.norm_epsilon, name="head_norm")(x).astype(jnp.float32)
         if cfg.tied_head:
             return x @ embedding.T, state

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from spectral_flax.errors import UserError, check_at_least, check_pair, check_rate, nearest
 from spectral_flax.models.block import Block, BlockConfig, Cache
 from spectral_flax.models.h_matrix import BASELINES, HMatrix, homogeneous_runs
+from spectral_flax.models.layers import check_remat, stacked
 from spectral_flax.models.linear import INITS, Array
 
 DTYPES = ("float32", "bfloat16")
@@ -29,6 +30,7 @@ class EncoderConfig:
     interval: tuple[float, float] = (-1.0, 0.0)
     orthogonal: str = "qr"
     scan: bool = True
+    remat: str = "none"
 
     def h_matrix(self, kind: str, layers: int, name: str | None = None) -> HMatrix:
         """The module that makes w_v and w_o of a run of layers."""
@@ -49,11 +51,12 @@ class EncoderConfig:
         return homogeneous_runs(self.variant, self.depth, self.star_fraction)
 
 
-def encoder_config(model: ConfigDict, **facts: Any) -> EncoderConfig:
-    """Reads the part of config.model that every stack shares; raises UserError if it cannot be.
+def encoder_config(config: ConfigDict, **facts: Any) -> EncoderConfig:
+    """Reads what every stack shares: config.model and remat; raises UserError if it cannot be.
 
     facts: the fields of `BlockConfig` that the kind of model decides.
     """
+    model = config.model
     for name in ("width", "num_heads", "mlp_dim"):
         check_at_least(f"model.{name}", model[name], 1)
     check_at_least("model.norm_epsilon", model.norm_epsilon, 0)
@@ -102,6 +105,7 @@ def encoder_config(model: ConfigDict, **facts: Any) -> EncoderConfig:
         (low, high),
         model.orthogonal,
         model.scan,
+        check_remat(config.remat),
     )
 
 
@@ -144,14 +148,8 @@ class _Run(nn.Module):
     ) -> tuple[Array, Cache | None]:
         cfg = self.config
         w_v, w_o = cfg.h_matrix(self.kind, self.layers, name="h")()
-        blocks = nn.scan(
-            Block,
-            variable_axes={"params": 0, "intermediates": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=(0, 0, 0, 0),
-            length=self.layers,
-            unroll=1 if cfg.scan else self.layers,
-        )(cfg.block, deterministic, name="blocks")
+        layers = stacked(Block, self.layers, cfg.scan, cfg.remat, inputs=4)
+        blocks = layers(cfg.block, deterministic, name="blocks")
         return blocks(x, w_v.astype(x.dtype), w_o.astype(x.dtype), rates, cache)
 
 

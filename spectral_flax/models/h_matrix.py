@@ -54,11 +54,12 @@ SPECTRA = {
     ),
 }
 BASELINES = ("standard", "featscale", "attnscale")  # H is free in all three
-KINDS = (
-    *BASELINES,
-    *("plus", "minus", "star", "clip", "interval"),
-    *("ns_plus", "ns_minus", "ns_star", "ns_clip", "ns_interval"),
-)
+
+
+def kinds() -> tuple[str, ...]:
+    """The names that config.model.variant may have."""
+    forms = [form + name for form in ("", "ns_") for name in (*SPECTRA, "star")]
+    return (*BASELINES, *forms)
 
 
 def homogeneous_runs(kind: str, depth: int, star_fraction: float) -> tuple[tuple[str, int], ...]:
@@ -68,9 +69,9 @@ def homogeneous_runs(kind: str, depth: int, star_fraction: float) -> tuple[tuple
     (OS section 4); `ns_star` likewise with `ns_minus`. Raises UserError for an unknown kind, and
     for a star whose fraction leaves one of its two runs empty.
     """
-    if kind not in KINDS:
+    if kind not in kinds():
         raise UserError(
-            f"unknown variant '{kind}'{nearest(kind, KINDS)} known variants: {', '.join(KINDS)}"
+            f"unknown variant '{kind}'{nearest(kind, kinds())} known variants: {', '.join(kinds())}"
         )
     if kind in BASELINES:
         return (("standard", depth),)
@@ -94,7 +95,7 @@ class HMatrix(nn.Module):
     `output_scale` is the factor that GPT-2 puts on output projections at the start, 1/sqrt(2 L):
     on the weights of a free W_O, and on Lambda where W_O = Lambda V^T or Lambda V^-1, since V
     is no place for it (V V^T = 1, and V V^-1 = 1 whatever V's scale is).
-    Source: OS section 4; equations.md section 1.
+    Source: OS section 4; docs/theory.md.
     """
 
     kind: str

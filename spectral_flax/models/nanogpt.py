@@ -1,4 +1,4 @@
-"""NanoGPT (recipes.md section 5): causal pre-LN blocks, learned positions, a tied head.
+"""NanoGPT (as karpathy/nanoGPT has it): causal pre-LN blocks, learned positions, a tied head.
 
 GPT-2's initialisation: every weight normal with standard deviation 0.02, those that write to the
 residual stream times 1 / sqrt(2 depth). In a layer with a chosen spectrum W_O = Lambda V^T, so the
@@ -47,7 +47,7 @@ def nanogpt_config(config: ConfigDict, vocab_size: int) -> NanoGptConfig:
             f"known: {', '.join(GELUS)}"
         )
     encoder = encoder_config(
-        model,
+        config,
         causal=True,
         use_bias=model.bias,
         qkv_bias=model.bias,

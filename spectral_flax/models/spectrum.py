@@ -14,7 +14,7 @@ def h_spectrum(config: ConfigDict, params: Any) -> jax.Array:
 
     config: the whole run's; params: the model's. Sorted as `ops.eigvals` sorts, by descending real
     part, then imaginary part. Exact (Lambda itself) for the kinds that own a Lambda.
-    Raises UserError for an unknown variant. Source: OS section 4; equations.md section 1.
+    Raises UserError for an unknown variant. Source: OS section 4; docs/theory.md.
     """
     model = config.model
     runs = homogeneous_runs(model.variant, model.depth, model.star_fraction)

@@ -1,4 +1,4 @@
-"""Vision transformer (recipes.md section 2): patches, CLS token, positions, pre-LN blocks."""
+"""Vision transformer (arXiv 2010.11929): patches, CLS token, positions, pre-LN blocks."""
 
 import dataclasses
 
@@ -26,9 +26,7 @@ class VitConfig:
 def vit_config(config: ConfigDict, num_classes: int) -> VitConfig:
     """Reads config.model; raises UserError for a model that cannot be built."""
     return VitConfig(
-        encoder_config(
-            config.model, qkv_bias=config.model.qkv_bias, mlp_dropout=config.model.dropout
-        ),
+        encoder_config(config, qkv_bias=config.model.qkv_bias, mlp_dropout=config.model.dropout),
         config.model.patch_size,
         num_classes,
         config.model.dtype,

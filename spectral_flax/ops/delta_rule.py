@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from spectral_flax.ops.delta_rule_chunk import Chunks, Options, chunked
+from spectral_flax.ops.delta_rule_chunk import Options, Tokens, chunked
 from spectral_flax.ops.delta_rule_inputs import (
     Inputs,
     Packing,
@@ -15,13 +15,16 @@ from spectral_flax.ops.delta_rule_inputs import (
     check_scale,
     pack,
     sequence_of_token,
+    vary_alike,
 )
 from spectral_flax.ops.delta_rule_scan import read_state, write_state
 from spectral_flax.ops.pallas.delta_rule import Kernels, check_supported
 
 # "auto" on a CPU: work per token grows with the chunk, and steps cost little. Measured 16, 32, 64.
 _CPU_CHUNK = 16
-# Tokens per group of chunks in the XLA scan: enough for large products, few enough for the cache.
+# Tokens per group of chunks in the XLA scan. A CPU wants the group in its second-level cache, and
+# operations too small to be worth a second thread (measured 64 to 2048); other chips, large ones.
+_CPU_GROUP_TOKENS = 128
 _GROUP_TOKENS = 512
 # With kernels a group is what is launched at once.
 _KERNEL_GROUP_TOKENS = 8192
@@ -61,7 +64,7 @@ def recurrent_delta_rule(
       TypeError: an argument has the wrong dtype.
       ValueError: an argument has the wrong shape, or a value that is known to be out of range.
 
-    Source: arXiv 2406.06484 and 2412.06464; reference/equations.md section 3.
+    Source: arXiv 2406.06484 and 2412.06464; docs/theory.md.
     """
     inputs = check_inputs(q, k, v, beta, g, initial_state, cu_seqlens)
     output, state = _recurrent(inputs, check_scale(scale, inputs.k.shape[-1]))
@@ -91,11 +94,14 @@ def chunk_delta_rule(
       q, k, v, beta, g, scale, initial_state, cu_seqlens: as in `recurrent_delta_rule`.
       chunk_size: tokens per chunk, any number >= 1. Changes speed and memory, not the result.
       precision: "default", "high", "highest" or a lax.Precision, of the products with states and
-        values. By default HIGHEST, and DEFAULT for
-        16-bit input. Gram matrices and their inverses are always float32 at HIGHEST.
+        values. By default HIGHEST, and DEFAULT for 16-bit input. Gram matrices and their inverses
+        are always float32 at HIGHEST.
       implementation: "xla"; "pallas" (kernels for GPU and TPU; interpreted, slowly, on a CPU); or
         "auto": XLA, with chunks of at most 16 tokens on a CPU, where they are fastest. "auto" does
         not choose the Pallas kernels until they have been measured on a chip.
+
+    On a CPU, XLA (JAX 0.10) runs the batched products of one device on one core. To use them all,
+    set jax_num_cpu_devices and shard the batch or the heads.
 
     Returns:
       `[B, T, H, V]` in v's dtype, and the final states in float32 (float64 for float64 input).
@@ -104,7 +110,7 @@ def chunk_delta_rule(
       TypeError: an argument has the wrong dtype.
       ValueError: an argument has the wrong shape, or a value that is known to be out of range.
 
-    Source: arXiv 2406.06484 and 2412.06464; reference/equations.md section 3.
+    Source: arXiv 2406.06484 and 2412.06464; docs/theory.md.
     """
     check_chunk_size(chunk_size)
     if implementation not in ("auto", "xla", "pallas"):
@@ -120,12 +126,26 @@ def chunk_delta_rule(
         chunk_size = min(chunk_size, max(longest, 1))
     precision = _resolve_precision(precision, inputs.v.dtype)
     scale = check_scale(scale, inputs.k.shape[-1])
-    options = Options(int(chunk_size), scale, precision, kernels)
     packing = None
+    num_tokens = inputs.q.shape[1]
     if inputs.cu_seqlens is not None:
-        packing = pack(inputs.cu_seqlens, inputs.q.shape[1], chunk_size)
+        packing = pack(inputs.cu_seqlens, num_tokens, chunk_size)
+        num_tokens = packing.source.shape[0]
+    group_size = _group_size(num_tokens, inputs.k.shape[-1], chunk_size, kernels is not None)
+    options = Options(int(chunk_size), group_size, scale, precision, kernels)
     output, state = _chunked(inputs, packing, options)
     return output.astype(jnp.asarray(v).dtype), state
+
+
+def _group_size(num_tokens, key_size, chunk_size, with_kernels) -> int:
+    """Returns how many tokens are prepared at once: whole chunks, and at least key_size tokens."""
+    if with_kernels:
+        wanted = _KERNEL_GROUP_TOKENS
+    else:
+        wanted = _CPU_GROUP_TOKENS if jax.default_backend() == "cpu" else _GROUP_TOKENS
+    num_chunks = max(-(-num_tokens // chunk_size), 1)
+    num_groups = max(-(-num_chunks * chunk_size // max(wanted, key_size, chunk_size)), 1)
+    return -(-num_chunks // num_groups) * chunk_size  # even: at most num_groups - 1 idle chunks
 
 
 def _resolve_precision(precision, dtype) -> lax.Precision:
@@ -147,7 +167,7 @@ def _kernels() -> Kernels:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _recurrent(inputs: Inputs, scale):
-    q, k, v, beta, g, state, cu_seqlens = inputs
+    q, k, v, beta, g, state, cu_seqlens = vary_alike(inputs)
     num_tokens = q.shape[1]
     slots = None if cu_seqlens is None else sequence_of_token(cu_seqlens, num_tokens)
     product = functools.partial(jnp.einsum, precision=lax.Precision.HIGHEST)
@@ -173,46 +193,29 @@ def _chunked(inputs: Inputs, packing: Packing | None, options: Options):
     num_tokens = inputs.q.shape[1]
     if num_tokens == 0:
         return inputs.v, inputs.state
-    chunks = _to_groups(inputs, packing, options)
-    output, state = chunked(options, chunks, inputs.state)
-    output = _swap_leading(output)
-    output = output.reshape(output.shape[0], -1, *output.shape[3:])
+    inputs = vary_alike(inputs)
+    tokens = _to_groups(inputs, packing, options)
+    output, state = chunked(options, tokens, inputs.state)
     if packing is None:
         return output[:, :num_tokens], state
     return jnp.take(output, packing.target, axis=1), state
 
 
 def _to_groups(inputs, packing, options):
-    """Cuts [B, T, H, ...] into [groups, B, M C, H, ...] with inert rows after the last token."""
-    tokens = (inputs.q, inputs.k, inputs.v, inputs.beta, inputs.g)
+    """Pads [B, T, H, ...] to whole groups with inert rows after the last token."""
+    rows = (inputs.q, inputs.k, inputs.v, inputs.beta, inputs.g)
     slots = None
     if packing is not None:
         gather = functools.partial(
             jnp.take, indices=packing.source, axis=1, mode="fill", fill_value=0
         )
-        tokens, slots = jax.tree.map(gather, tokens), packing.slot
-    chunk_size = options.chunk_size
-    num_chunks = max(-(-tokens[0].shape[1] // chunk_size), 1)
-    group_tokens = _KERNEL_GROUP_TOKENS if options.kernels else _GROUP_TOKENS
-    per_group = -(-max(group_tokens, inputs.k.shape[-1]) // chunk_size)
-    num_groups = max(-(-num_chunks // per_group), 1)
-    per_group = -(-num_chunks // num_groups)  # even groups: at most num_groups - 1 idle chunks
-
-    def group(x):
-        rows = num_groups * per_group * chunk_size
-        x = jnp.pad(x, [(0, 0), (0, rows - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
-        return _swap_leading(
-            x.reshape(x.shape[0], num_groups, per_group * chunk_size, *x.shape[2:])
-        )
-
+        rows, slots = jax.tree.map(gather, rows), packing.slot
+    idle = -rows[0].shape[1] % options.group_size
     if slots is not None:
-        idle = num_groups * per_group - num_chunks
-        slots = jnp.pad(slots, (0, idle), mode="edge").reshape(num_groups, per_group)
-    q, k, v, beta, g = jax.tree.map(group, tokens)
-    return Chunks(q, k, v, beta, g, slots)
+        slots = jnp.pad(slots, (0, idle // options.chunk_size), mode="edge")
 
+    def pad(x):
+        return jnp.pad(x, [(0, 0), (0, idle)] + [(0, 0)] * (x.ndim - 2))
 
-def _swap_leading(x):
-    """Swaps the first two axes; if one has size 1 as a reshape, where XLA would copy."""
-    a, b, *rest = x.shape
-    return x.reshape(b, a, *rest) if 1 in (a, b) else jnp.swapaxes(x, 0, 1)
+    q, k, v, beta, g = jax.tree.map(pad, rows)
+    return Tokens(q, k, v, beta, g, slots)

@@ -46,6 +46,19 @@ def check_inputs(q, k, v, beta, g, initial_state, cu_seqlens) -> Inputs:
     return Inputs(q, k, v, beta, g, state, cu_seqlens)
 
 
+def vary_alike(inputs: Inputs) -> Inputs:
+    """Makes strengths, decays and states vary over the mesh axes that the tokens vary over.
+
+    Inside shard_map a constant strength or a state of zeros is the same on every device, but the
+    result of a scan over sharded tokens is not, and its carry must have one type.
+    """
+    tokens = (inputs.q, inputs.k, inputs.v, inputs.beta, inputs.g, inputs.state)
+    zeros = (jnp.zeros_like(x, shape=()) for x in tokens if x is not None)
+    zero = sum(zeros, jnp.zeros((), inputs.state.dtype))
+    beta, g, state = jax.tree.map(lambda x: x + zero.astype(x.dtype), tokens[3:])
+    return inputs._replace(beta=beta, g=g, state=state)
+
+
 def check_scale(scale: float | None, key_size: int) -> float:
     """Returns the factor on the output, K**-0.5 unless given."""
     if scale is None:

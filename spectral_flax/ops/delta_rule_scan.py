@@ -25,18 +25,32 @@ def walk(states, slots, prepared: rule.Prepared, precision):
     return states, before, x
 
 
-def walk_reading(states, slots, prepared: rule.Prepared, q, precision):
-    """Returns (states after, Q S of each chunk, X of each chunk); stores no state in between."""
+def walk_reading(states, output, first, slots, tokens, reading: rule.Reading, scale, precision):
+    """Walks over chunks whose tokens are still `[B, T, H, ...]`, from token `first` on.
 
-    def body(states, inputs):
-        prepared, slot = inputs
+    Returns (states after, output `[B, T, H, V]` with the rows of these chunks written). Rows are
+    put head-first one chunk at a time: in cache, and fused with the copy that a slice is.
+    """
+    num_chunks, chunk_size = reading.y.shape[0], reading.y.shape[-1]
+
+    def body(carry, inputs):
+        states, output = carry
+        reading, slot, start = inputs
+        q, k, v = (
+            jnp.swapaxes(lax.dynamic_slice_in_dim(x, start, chunk_size, axis=1), 1, 2).astype(
+                states.dtype
+            )
+            for x in tokens
+        )
         before = read_state(states, slot)
-        after, read, x = rule.advance_reading(before, prepared, precision)
-        return write_state(states, slot, after), (read, x)
+        after, rows = rule.advance_reading(before, q, k, v, reading, scale, precision)
+        rows = jnp.swapaxes(rows.astype(output.dtype), 1, 2)
+        output = lax.dynamic_update_slice_in_dim(output, rows, start, axis=1)
+        return (write_state(states, slot, after), output), None
 
-    prepared = prepared._replace(w=jnp.concatenate([prepared.w, q], axis=-2))
-    states, (read, x) = lax.scan(body, states, (prepared, slots))
-    return states, read, x
+    starts = first + chunk_size * jnp.arange(num_chunks, dtype=jnp.int32)
+    (states, output), _ = lax.scan(body, (states, output), (reading, slots, starts))
+    return states, output
 
 
 def retreat(d_states, slots, prepared: rule.Prepared, to_state, to_x, precision):

@@ -9,6 +9,13 @@ decay and D_ti = exp(G_t - G_i) for t >= i (kexue.fm 11563, with write strength 
     U  = Y beta V,   W = Y beta e^G K,   A = Q K^T * D      `prepare`, all chunks at once
     X  = U - W S,    S' = e^{G_C} S + (e^{G_C - G} K)^T X   `advance`, one chunk after another
     O  = scale (e^G Q S + A X)                              `output`, all chunks at once
+
+Where only O and the last S are wanted, fewer products do:
+
+    X       = Y beta (V - e^G K S)
+    [S'; O] = [e^{G_C} S; scale e^G Q S] + [(e^{G_C - G} K)^T; scale A] X
+
+which are `prepare_reading`, all chunks at once, and `advance_reading`, one after another.
 """
 
 from typing import NamedTuple
@@ -49,6 +56,15 @@ class Prepared(NamedTuple):
     u: jax.Array  # [..., C, V]
     w: jax.Array  # [..., C, K]
     write: jax.Array  # [..., K, C]: (e^{G_C - G} K)^T; transposed here, once, for faster products
+    total: jax.Array | None
+
+
+class Reading(NamedTuple):
+    """What the walk that only reads needs of one chunk, beside its tokens."""
+
+    y: jax.Array  # [..., C, C]: Y beta
+    write: jax.Array  # [..., K + C, C]: what X adds to the next state and to the output
+    start: jax.Array | None
     total: jax.Array | None
 
 
@@ -122,19 +138,29 @@ def advance(state, prepared: Prepared, precision):
     return _times(prepared.total, state) + contract(prepared.write, x, -1, -2, precision), x
 
 
-def advance_reading(state, prepared: Prepared, precision):
-    """Returns (next state, Q S, X) where the rows of prepared.w are those of W, then those of Q."""
-    c = prepared.u.shape[-2]
-    both = contract(prepared.w, state, -1, -2, precision)
-    x, read = prepared.u - both[..., :c, :], both[..., c:, :]
-    after = _times(prepared.total, state) + contract(prepared.write, x, -1, -2, precision)
-    return after, read, x
+def prepare_reading(q, k, beta, gates: Gates, y, scale, precision) -> Reading:
+    """Computes what does not depend on the state, for `advance_reading`."""
+    scores = scale * gates.inner * contract(q, k, -1, -1, precision)
+    write = jnp.concatenate([jnp.swapaxes(_times(gates.end, k), -1, -2), scores], axis=-2)
+    return Reading(y * jnp.swapaxes(beta, -1, -2), write, gates.start, gates.total)
 
 
-def output(read, x, q, k, gates: Gates, scale, precision):
-    """Returns O `[..., C, V]` from Q S (S before the chunk) and the errors written in the chunk."""
+def advance_reading(state, q, k, v, reading: Reading, scale, precision):
+    """Returns (next state, O)."""
+    c, key_size = k.shape[-2:]
+    read = contract(jnp.concatenate([k, q], axis=-2), state, -1, -2, precision)
+    error = v - _times(reading.start, read[..., :c, :])
+    x = contract(reading.y, error, -1, -2, precision)
+    written = contract(reading.write, x, -1, -2, precision)
+    after = _times(reading.total, state) + written[..., :key_size, :]
+    return after, scale * _times(reading.start, read[..., c:, :]) + written[..., key_size:, :]
+
+
+def output(state, x, q, k, gates: Gates, scale, precision):
+    """Returns O `[..., C, V]` from the state before the chunk and the errors written in it."""
     scores = gates.inner * contract(q, k, -1, -1, precision)
-    return scale * (_times(gates.start, read) + contract(scores, x, -1, -2, precision))
+    read = _times(gates.start, contract(q, state, -1, -2, precision))
+    return scale * (read + contract(scores, x, -1, -2, precision))
 
 
 def output_adjoint(q, k, gates: Gates, scale, precision, d_output):

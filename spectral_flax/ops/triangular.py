@@ -61,7 +61,7 @@ def delta_inverse(
       TypeError: k is not floating point.
       ValueError: beta or g does not match k.
 
-    Source: kexue.fm 11563, with write strength and gate as in reference/equations.md section 3.
+    Source: kexue.fm 11563, with write strength and gate as in docs/theory.md.
     """
     k, strength = _chunk_inputs(k, beta)
     n = strength[..., None] * jnp.matmul(k, jnp.swapaxes(k, -1, -2), precision=_HIGHEST)
@@ -168,10 +168,15 @@ def _substitute(n):
 def _merge(first, second, corner):
     """[[A, 0], [L, B]]^-1 = [[A^-1, 0], [-B^-1 L A^-1, B^-1]], given A^-1, B^-1 and L."""
     below = -_dot(_dot(second, corner), first)
-    pad = [(0, 0)] * (first.ndim - 1) + [(0, second.shape[-1])]
-    return jnp.concatenate(
-        [jnp.pad(first, pad), jnp.concatenate([below, second], axis=-1)], axis=-2
-    )
+    size, start = first.shape[-1] + second.shape[-1], first.shape[-1]
+
+    def place(block, row, column):
+        ends = (size - row - block.shape[-2], size - column - block.shape[-1])
+        widths = [(0, 0)] * (block.ndim - 2) + [(row, ends[0]), (column, ends[1])]
+        return jnp.pad(block, widths)
+
+    # Sums of padded blocks: XLA on CPU fuses them better than concatenations.
+    return place(first, 0, 0) + place(below, start, 0) + place(second, start, start)
 
 
 def _dot(a, b):

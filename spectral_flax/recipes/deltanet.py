@@ -3,6 +3,7 @@
 from ml_collections import ConfigDict
 
 from spectral_flax.errors import UserError, nearest
+from spectral_flax.recipes.devices import devices
 
 
 def parity(switch: str) -> ConfigDict:
@@ -69,7 +70,7 @@ def _base(task: str, name: str, switch: str) -> ConfigDict:
             name=f"{name}_{switch}" if switch else name,
             seed=0,
             max_steps=0,  # 0: as many as the schedule has
-            parallel="pmap",
+            **devices(),
             next=command if switch else f"{command}:no_negative",  # printed at the end
             model=dict(
                 conv_size=4,

@@ -3,6 +3,7 @@
 from ml_collections import ConfigDict
 
 from spectral_flax.errors import UserError, nearest
+from spectral_flax.recipes.devices import devices
 
 DATA = ("stdlib", "bin=DIR", "tiny_shakespeare", "minipile", "minipile=DIR")
 
@@ -65,7 +66,7 @@ def _base(name: str, variant: str, data: str) -> ConfigDict:
             name=name,
             seed=1337,
             max_steps=0,  # 0: as many as the schedule has
-            parallel="pmap",
+            **devices(),
             next="python -m spectral_flax.sample --workdir WORKDIR --prompt 'import '",
             data_dir="",  # of tiny_shakespeare; "": TFDS's own, ~/tensorflow_datasets
             init_from="",  # a folder of GPT-2 weights (safetensors) to start from

@@ -4,6 +4,7 @@ from ml_collections import ConfigDict
 
 from spectral_flax.data.augment.presets import preset
 from spectral_flax.errors import UserError, nearest
+from spectral_flax.recipes.devices import devices
 
 DATA = ("digits", "cifar100", "cifar10", "npz=PATH", "folder=PATH", "tfds=NAME")
 
@@ -12,7 +13,7 @@ def vit_ti(variant: str, data: str) -> ConfigDict:
     """ViT-Ti (width 192, depth 12, 3 heads) with the given H kind on the given data.
 
     data: the text after the colon of --config. "" and "digits" are the small embedded set with a
-    recipe that fits it; the others follow Park & Kim's CIFAR-100 recipe (recipes.md section 2).
+    recipe that fits it; the others follow Park & Kim's CIFAR-100 recipe.
     ",augment=PRESET" after it picks none, park_kim or deit instead of the recipe's own.
     Raises UserError for a data set or a preset it does not know.
     """
@@ -31,7 +32,7 @@ def vit_ti(variant: str, data: str) -> ConfigDict:
             name="vit_ti" if variant == "standard" else f"vit_ti_{variant}",
             seed=0,
             max_steps=0,  # 0: as many as the schedule has
-            parallel="pmap",
+            **devices(),
             next=_next_command(variant),  # printed at the end
             model=_model(variant),
             data_dir="",  # of TFDS's prepared sets; "": its own, ~/tensorflow_datasets
@@ -63,6 +64,28 @@ def vit_ti(variant: str, data: str) -> ConfigDict:
     if name == "cifar100":
         config.data.mean, config.data.std = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
     return config.lock()
+
+
+def vit_b16(variant: str, data: str) -> ConfigDict:
+    """ViT-B/16 (width 768, depth 12, 12 heads) as DeiT trains it: batch 1,024, 300 epochs.
+
+    data: as for `vit_ti`; "" is tfds=imagenet2012 with DeiT's augmentation.
+    """
+    config = vit_ti(variant, data or "tfds=imagenet2012,augment=deit")
+    name = "vit_b16" if variant == "standard" else f"vit_b16_{variant}"
+    with config.unlocked():
+        config.name = name
+        config.next = "python -m spectral_flax.audit --workdir WORKDIR"
+        config.model.update(
+            dict(patch_size=16, width=768, num_heads=12, mlp_dim=3072, qkv_bias=True)
+            | dict(stochastic_depth=0.1, init="normal", norm_epsilon=1e-6, dtype="bfloat16")
+        )
+        config.training.update(dict(global_batch_size=1024, eval_batch_size=1024))
+        config.training.checkpoint_every = 2500
+        # 5e-4 times batch / 512, not clipped.
+        config.optimizer.update(dict(learning_rate=1e-3, schedule="cosine_step", clip_norm=0.0))
+        config.optimizer.weight_decay.update(dict(bias=0.0, norm=0.0, embedding=0.0))
+    return config
 
 
 def _next_command(variant: str) -> str:

@@ -15,7 +15,9 @@ from spectral_flax.sweeping.plan import Run, command_line, load_config
 from spectral_flax.sweeping.state import Stage, State, read_state
 from spectral_flax.training.flops import PEAKS, example_flops, peak_flops, step_flops, text_length
 
-ASSUMED_MFU = 0.25  # of small models on one device: jax_and_style.md section 5 has 20 to 40 %
+ASSUMED_MFU = (
+    0.25  # of small models on one device: published trainers of such sizes have 20 to 40 %
+)
 MATMUL_SHARE = 0.35  # of a product's speed that a whole training step reaches on a CPU
 START_SECONDS = 20  # of a run: imports, data, compilation
 

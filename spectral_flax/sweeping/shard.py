@@ -31,6 +31,7 @@ CLUSTER_VARIABLES = (
     "TPU_WORKER_HOSTNAMES",
     "CLOUD_TPU_TASK_ID",
     "KUBERNETES_SERVICE_HOST",
+    "JOB_COMPLETION_INDEX",
 )
 _EXPECTED = "expected I/N with 0 <= I < N, or jax"
 

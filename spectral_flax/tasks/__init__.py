@@ -3,7 +3,9 @@
 from ml_collections import ConfigDict
 
 from spectral_flax.errors import UserError, nearest
-from spectral_flax.tasks.task import Task
+from spectral_flax.tasks.task import Source, Task
+
+__all__ = ["Source", "Task", "make_task"]
 
 
 def make_task(config: ConfigDict) -> Task:

@@ -1,7 +1,9 @@
 """Checkpoints that survive a kill: Orbax, restored onto today's devices."""
 
+import contextlib
 import logging
-from typing import Any
+import os
+import re
 
 import jax
 import orbax.checkpoint as ocp
@@ -9,7 +11,6 @@ from etils import epath
 
 from spectral_flax.errors import UserError
 from spectral_flax.training import distributed
-from spectral_flax.training.parallel import everywhere, replicated
 from spectral_flax.training.step import TrainState
 
 
@@ -26,27 +27,45 @@ class Checkpointer:
         )
         self._manager = ocp.CheckpointManager(directory, options=options)
         self._dispatches = 0
+        self._started: int | None = None  # the step of the newest save, written or not
 
     def save(self, step: int, state: TrainState) -> None:
-        """Starts saving; waits for (and reports a failure of) the save before."""
+        """Starts saving; waits for (and reports a failure of) the save before.
+
+        state: arrays of all processes' devices.
+        """
+        self.wait()
         if step in self._manager.all_steps():
             return
+        self._started = step
         try:
-            self._manager.save(step, args=ocp.args.StandardSave(everywhere(state)), force=True)
+            self._manager.save(step, args=ocp.args.StandardSave(state), force=True)
         except (OSError, ValueError) as error:
-            raise _save_error(self._directory, step, error) from error
+            raise self._save_error(error) from error
 
     def wait(self) -> None:
         """Blocks until every started save is on disk; reports one that failed."""
         try:
             self._manager.wait_until_finished()
         except (OSError, ValueError) as error:
-            raise _save_error(self._directory, self._manager.latest_step(), error) from error
+            raise self._save_error(error) from error
+
+    def check(self) -> None:
+        """Reports a save that has failed by now; waits for none.
+
+        To be called once a dispatch: nobody should train for hours what cannot be kept.
+        """
+        if not self._manager.is_saving_in_progress():
+            self.wait()
 
     def close(self) -> None:
         """Waits and frees the background threads."""
-        self.wait()
-        self._manager.close()
+        try:
+            self.wait()
+        finally:
+            # Orbax reports a failure every time it waits; it was reported.
+            with contextlib.suppress(OSError, ValueError):
+                self._manager.close()
 
     def preempted(self) -> bool:
         """Whether a SIGTERM reached any process, so that all should save and leave.
@@ -63,21 +82,21 @@ class Checkpointer:
         """The newest complete checkpoint's step."""
         return self._manager.latest_step()
 
-    def restore(self, abstract_state: TrainState) -> TrainState | None:
+    def restore(self, abstract_state: TrainState, newest: int | None = None) -> TrainState | None:
         """Returns the newest checkpoint that can be read, or None where there is none.
 
-        abstract_state: the shapes and types to restore; placement is today's devices, whatever
-        wrote the checkpoint. An unreadable checkpoint is reported and, once an older one was
-        read, set aside under `unreadable_checkpoints/`. Raises UserError when none can be read.
+        abstract_state: shapes, types and shardings to restore onto: today's devices, whatever
+        wrote the checkpoint. newest: leaves out those of later steps. An unreadable checkpoint is
+        reported and, once an older one was read, set aside under `unreadable_checkpoints/`. Raises
+        UserError when none can be read.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
-        target = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated()), abstract_state
-        )
+        if newest is not None:
+            steps = [step for step in steps if step <= newest]
         damaged = []
         for step in steps:
             try:
-                state = self._manager.restore(step, args=ocp.args.StandardRestore(target))
+                state = self._manager.restore(step, args=ocp.args.StandardRestore(abstract_state))
             except Exception as error:  # Orbax raises many kinds for a damaged file
                 self._report_damage(step, error)
                 damaged.append(step)
@@ -91,13 +110,19 @@ class Checkpointer:
             )
         return None
 
+    def _save_error(self, error: Exception) -> UserError:
+        return UserError(
+            f"could not save the checkpoint of step {self._started} under {self._directory}: "
+            f"{_reason(error)}; earlier checkpoints are intact: put that right and run the same "
+            "command again"
+        )
+
     def _report_damage(self, step: int, error: Exception) -> None:
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else repr(error)
         logging.warning(
             "checkpoint of step %d in %s cannot be read (%s); trying the one before it",
             step,
             self._directory,
-            reason,
+            _reason(error),
         )
 
     def _set_aside(self, steps: list[int]) -> None:
@@ -115,9 +140,10 @@ class Checkpointer:
         self._manager.reload()
 
 
-def _save_error(directory: epath.Path, step: Any, error: Exception) -> UserError:
-    return UserError(
-        f"could not save the checkpoint of step {step} under {directory}: "
-        f"{str(error).strip().splitlines()[0]}; earlier checkpoints are intact: free space or fix "
-        "permissions and run the same command again"
-    )
+def _reason(error: Exception) -> str:
+    """One short line. TensorStore nests the names of files around what the disk says."""
+    if code := re.search(r"os_error_code='(\d+)'", str(error)):
+        return os.strerror(int(code[1]))
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else repr(error)

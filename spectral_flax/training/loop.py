@@ -6,7 +6,7 @@ dispatch late, and a checkpoint is only written of a state whose loss and gradie
 
 import dataclasses
 import functools
-import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,18 +15,18 @@ import numpy as np
 from etils import epath
 from ml_collections import ConfigDict
 
-from spectral_flax.data.order import Schedule, ordered_rows
-from spectral_flax.errors import UserError
-from spectral_flax.tasks.task import Source, Task
+from spectral_flax.data.order import Schedule
+from spectral_flax.tasks.task import Task
 from spectral_flax.training import metrics as metric_files
-from spectral_flax.training.checkpoint import Checkpointer
-from spectral_flax.training.feed import feed
+from spectral_flax.training.feed import feed, measure
+from spectral_flax.training.member import Member
 from spectral_flax.training.optimizer import adamw, total_steps
-from spectral_flax.training.parallel import Pmap, accumulation, replicated
-from spectral_flax.training.run_directory import SUMMARY_FILE, read_summary
+from spectral_flax.training.parallel import check_parallel, make_parallel, state_shardings
+from spectral_flax.training.placement import placed
+from spectral_flax.training.resources import compile_seconds
 from spectral_flax.training.step import TrainState, init_state
-from spectral_flax.training.summary import Throughput, summary
-from spectral_flax.training.telemetry import Telemetry
+from spectral_flax.training.summary import Throughput
+from spectral_flax.training.trace import Trace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,126 +39,141 @@ class Outcome:
     summary: dict[str, Any] | None
 
 
-class NonFiniteError(UserError):
-    """The loss or a gradient became NaN or infinite."""
-
-
-def train(config: ConfigDict, task: Task, workdir: epath.Path) -> Outcome:
+def train(config: ConfigDict, task: Task, workdir: epath.Path, profile_steps: int = 0) -> Outcome:
     """Trains from the newest checkpoint in workdir (or from scratch) to the end or a SIGTERM.
 
+    profile_steps: how many steps to write a trace of, into workdir/profile.
     Raises UserError for a batch that the devices cannot share, and NonFiniteError, naming the step
     and the last good checkpoint, when the loss or a gradient is not finite.
     """
-    _accumulation(config)
-    return _Loop(config, task, workdir).run()
+    trace = Trace(workdir / "profile", profile_steps)
+    return train_members([Member(config, task, workdir)], trace)[0]
 
 
-@jax.jit
-def _all_finite(params: Any) -> jax.Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
-
-
-def _accumulation(config: ConfigDict) -> int:
-    training = config.training
-    return accumulation(training.global_batch_size, jax.device_count(), training.micro_batch_size)
+def train_members(members: Sequence[Member], trace: Trace) -> list[Outcome]:
+    """Trains one config, or consecutive seeds of one, in the same steps; errors as in `train`."""
+    check_parallel(members[0].config)
+    return _Loop(members, trace).run()
 
 
 class _Loop:
-    """The parts of one training run, wired together."""
+    """The parts of one training program, wired together."""
 
-    def __init__(self, config: ConfigDict, task: Task, workdir: epath.Path):
-        self.config, self.task, self.workdir = config, task, workdir
+    def __init__(self, members: Sequence[Member], trace: Trace):
+        self.members, self.trace = members, trace
+        compile_seconds()  # starts its clock
+        self.config = config = members[0].config
+        self.task = task = members[0].task
         self.optimizer = adamw(config, task.steps_per_epoch)
         self.last_step = total_steps(config, task.steps_per_epoch)
         if config.max_steps:
             self.last_step = min(self.last_step, config.max_steps)
-        self.checkpoints = Checkpointer(
-            workdir / "checkpoints", keep=config.training.keep_checkpoints
-        )
 
-    def run(self) -> Outcome:
+    def run(self) -> list[Outcome]:
         try:
-            state, first = self._restore_or_init()
-            if first >= self.last_step and (written := read_summary(self.workdir)):
-                return Outcome(first, True, first, written)
-            return self._train(state, first)
+            states, first = self._restore_or_init()
+            written = [member.finished_summary() for member in self.members]
+            if first >= self.last_step and all(written):
+                return [Outcome(first, True, first, summary) for summary in written]
+            return self._train(states, first)
         finally:
-            self.checkpoints.close()
+            for member in self.members:
+                member.checkpoints.close()
 
-    def _train(self, state: TrainState, first: int) -> Outcome:
-        self.parallel = Pmap(
-            self.task,
-            self.optimizer,
-            self.config.seed,
-            self.config.training.steps_per_call,
-            _accumulation(self.config),
+    def _train(self, states: list[TrainState], first: int) -> list[Outcome]:
+        self.parallel = make_parallel(
+            self.config, [member.task for member in self.members], self.optimizer, self.abstract
         )
-        is_first = jax.process_index() == 0
-        self.writer = (
-            metric_files.MetricWriter(self.workdir, first)
-            if is_first
-            else metric_files.NullWriter()
-        )
-        self.telemetry = Telemetry(self.config, self.task, self.writer)
-        self.bar = metric_files.progress_bar(self.last_step, first, is_first)
+        shows = jax.process_index() == 0
+        for member in self.members:
+            member.start(first)
+        self.bar = metric_files.progress_bar(self.last_step, first, shows)
         self.throughput = Throughput(
             self.config.training.global_batch_size * self.task.units_per_example
         )
         try:
-            state, step = self._steps(state, first)
+            state, step = self._steps(self.parallel.join(states), first)
             finished = step >= self.last_step
-            return Outcome(step, finished, first, self._finish(state) if finished else None)
+            summaries = self._finish(state) if finished else [None] * len(self.members)
+            return [Outcome(step, finished, first, summary) for summary in summaries]
         finally:
+            self.trace.close()
             self.bar.close()
-            self.writer.close()
+            for member in self.members:
+                member.writer.close()
 
-    def _restore_or_init(self) -> tuple[TrainState, int]:
-        def init() -> TrainState:
-            return init_state(self.task.init, self.optimizer, self.config.seed)
+    def _restore_or_init(self) -> tuple[list[TrainState], int]:
+        """Each member's state of the newest step that all of them have, and that step."""
+        self.abstract = jax.eval_shape(self._initialiser(self.members[0]))
+        self.shardings = state_shardings(self.config, self.abstract)
+        target, step = placed(self.abstract, self.shardings), None
+        while True:
+            states = [member.checkpoints.restore(target, step) for member in self.members]
+            steps = {0 if state is None else int(state.step) for state in states}
+            if len(steps) == 1:
+                break
+            step = min(steps)  # a kill came between the saves of two members
+        restored = [state for state in states if state is not None]
+        if not restored:
+            return [self._initial(member) for member in self.members], 0
+        return restored, steps.pop()
 
-        state = self.checkpoints.restore(jax.eval_shape(init))
-        if state is None:
-            # Placed as the step returns it; a state placed otherwise compiles the step twice.
-            state = jax.jit(init, out_shardings=replicated())()
-            if self.task.initial is not None:
-                # A copy: the first step gives its own parameters away.
-                initial = jax.tree.map(jnp.copy, self.task.initial)
-                state = state.replace(params=jax.device_put(initial, replicated()))
-            return state, 0
-        return state, int(state.step)
+    def _initialiser(self, member: Member) -> Any:
+        return lambda: init_state(member.task.init, self.optimizer, member.config.seed)
+
+    def _initial(self, member: Member) -> TrainState:
+        # Placed as the step returns it; a state placed otherwise compiles the step twice.
+        state = jax.jit(self._initialiser(member), out_shardings=self.shardings)()
+        if member.task.initial is not None:
+            # A copy: the first step gives its own parameters away.
+            initial = jax.tree.map(jnp.copy, member.task.initial)
+            state = state.replace(params=jax.device_put(initial, self.shardings.params))
+        return state
+
+    def _rows(self, step: int) -> np.ndarray:
+        """The rows of a step, of one member after another."""
+        return np.concatenate([member.task.rows(step) for member in self.members])
 
     def _steps(self, state: TrainState, step: int) -> tuple[TrainState, int]:
         """Dispatches until the last step or a SIGTERM; returns the state and its step."""
         pending = None  # the metrics of the dispatch before: (first step, count, device arrays)
         training = self.config.training
-        schedule = Schedule(self.task.rows, step, self.last_step, training.steps_per_call)
+        schedule = Schedule(self._rows, step, self.last_step, training.steps_per_call)
         place = functools.partial(self.parallel.place, axis=1)
+        every = self.members[0].telemetry.every
         if step == 0:
-            self.telemetry.start(step, state.params)
+            self._start_telemetry(step, state)
         with feed(self.task.train, schedule, self.config.seed, place) as batches:
             for index, batch in enumerate(batches):
                 step, count = schedule.span(index)
-                state, history = self.parallel.train(state, batch, count)
+                state, history = self.trace.run(
+                    step, count, self.parallel.train, state, batch, count
+                )
                 self._log(pending)
                 pending = (step, count, history)
                 step += count
-                if self._due(step, self.telemetry.every):
-                    self.telemetry.start(step, state.params)
-                preempted = self.checkpoints.preempted()
+                if self._due(step, every):
+                    self._start_telemetry(step, state)
+                for member in self.members:
+                    member.checkpoints.check()
+                preempted = self.members[0].checkpoints.preempted()
                 if preempted or self._due(step, training.checkpoint_every):
                     self._log(pending)
                     pending = None
-                    self._check_saved(step, state)
-                    self.checkpoints.save(step, state)
+                    self._save(step, state)
                 if self._due(step, training.eval_every) and step < self.last_step:
                     self._log(pending)
                     pending = None
                     with self.throughput.paused():
-                        self.writer.write(step, self._evaluate(state))
+                        for member, values in zip(
+                            self.members, self._evaluate(state, step), strict=True
+                        ):
+                            member.writer.write(step, values)
                 if preempted:
                     break
         self._log(pending)
-        self.telemetry.write()
+        for member in self.members:
+            member.telemetry.write()
         return state, step
 
     def _due(self, step: int, every: int) -> bool:
@@ -166,84 +181,70 @@ class _Loop:
         per_call = self.config.training.steps_per_call
         return step >= self.last_step or (every > 0 and step % every < min(per_call, every))
 
+    def _start_telemetry(self, step: int, state: TrainState) -> None:
+        if self.members[0].telemetry.every:
+            for member, own in zip(self.members, self.parallel.split(state.params), strict=True):
+                member.telemetry.start(step, own)
+
+    def _save(self, step: int, state: TrainState) -> None:
+        for member, own in zip(self.members, self.parallel.split(state), strict=True):
+            member.save(step, own, self.parallel.saveable(own))
+
     def _log(self, pending: tuple[int, int, Any] | None) -> None:
         """Fetches a dispatch's metrics, stops on a non-finite one, writes and shows the rest."""
         if pending is None:
             return
         first, count, history = pending
-        history = jax.device_get(history)
-        self._check_finite(first, count, history)
-        values = self.task.summarise(metric_files.means(history))
+        histories = self.parallel.split(jax.device_get(history))
+        values = [
+            member.read(first, count, own)
+            for member, own in zip(self.members, histories, strict=True)
+        ]
         step = first + count
         self.throughput.tick(count)
         rate = self.throughput.per_second
-        self.bar.update(count)
+        self._show(count, values, rate)
+        if self._due(step, self.config.training.log_every):
+            for member, own in zip(self.members, values, strict=True):
+                member.log(step, own, rate)
+
+    def _show(self, count: int, values: list[dict[str, float]], rate: float | None) -> None:
+        """Moves the bar on; with several members it shows the means over them."""
         shown = {
-            key: f"{value:.3f}" for key, value in values.items() if key in ("loss", "accuracy")
+            name: f"{np.mean([own[name] for own in values]):.3f}"
+            for name in values[0]
+            if name in ("loss", "accuracy")
         }
         if rate:
-            shown[f"{self.task.unit}/s"] = f"{rate:.0f}"
+            shown[f"{self.task.unit}/s"] = f"{rate * len(self.members):.0f}"
+        self.bar.update(count)
         self.bar.set_postfix(shown, refresh=False)
-        if self._due(step, self.config.training.log_every):
-            self.telemetry.write(before=step)
-            logged = {f"train/{name}": value for name, value in values.items()}
-            speed = {f"{self.task.unit}_per_second": rate} if rate else {}
-            self.writer.write(step, logged | speed)
 
-    def _check_finite(self, first: int, count: int, history: dict[str, Any]) -> None:
-        bad = np.zeros(count, bool)
-        for name in ("loss", "grad_norm"):
-            bad |= ~np.isfinite(history[name][0][:count])
-        if bad.any():
-            raise self._not_finite("loss or gradient is", first + int(np.argmax(bad)) + 1)
-
-    def _check_saved(self, step: int, state: TrainState) -> None:
-        """A finite loss and gradient may still make an update that overflows."""
-        if not _all_finite(state.params):
-            raise self._not_finite("parameters are", step)
-
-    def _not_finite(self, what: str, step: int) -> NonFiniteError:
-        good = self.checkpoints.latest_step()
-        where = "no checkpoint was saved" if good is None else f"the last good one is {good}"
-        return NonFiniteError(
-            f"{what} not finite at step {step}; {where} (under {self.workdir / 'checkpoints'}); "
-            "lower the learning rate or the clip norm"
-        )
-
-    def _evaluate(self, state: TrainState) -> dict[str, float]:
+    def _evaluate(self, state: TrainState, step: int) -> list[dict[str, float]]:
         """Metrics over the task's probes; without any, or at the end, over the whole test set."""
         sources = dict(self.task.probes)
-        if not sources or int(state.step) >= self.last_step:
+        if not sources or step >= self.last_step:
             sources["eval"] = self.task.test
-        values: dict[str, float] = {}
+        values: list[dict[str, float]] = [{} for _ in self.members]
         for name, source in sources.items():
-            values |= self._measure(state, name, source)
+            parts = measure(
+                source,
+                self.config.training.eval_batch_size,
+                self.config.seed,
+                functools.partial(self.parallel.place, axis=0),
+                functools.partial(self.parallel.evaluate, state, source=name),
+            )
+            split = [self.parallel.split(part) for part in parts]
+            for index, own in enumerate(values):
+                total = metric_files.add(part[index] for part in split)
+                means = self.task.summarise(metric_files.means(total))
+                own |= {f"{name}/{key}": value for key, value in means.items()}
         return values
 
-    def _measure(self, state: TrainState, name: str, source: Source) -> dict[str, float]:
-        size = self.config.training.eval_batch_size
-        size = math.ceil(size / self.parallel.devices) * self.parallel.devices
-        rows = functools.partial(ordered_rows, source.size, size)
-        schedule = Schedule(rows, 0, math.ceil(source.size / size), per_call=1)
-        parts: list[Any] = []
-        with feed(source, schedule, self.config.seed, self._place_one) as batches:
-            for batch in batches:
-                parts.append(self.parallel.evaluate(state, batch, name))
-                # No more than two batches wait on the devices: they may be large.
-                if len(parts) > 1:
-                    jax.block_until_ready(parts[-2])
-        values = self.task.summarise(metric_files.means(metric_files.add(jax.device_get(parts))))
-        return {f"{name}/{key}": value for key, value in values.items()}
-
-    def _place_one(self, batches: Any) -> Any:
-        """Places the only step of an evaluation's dispatch."""
-        return self.parallel.place(jax.tree.map(lambda x: x[0], batches), axis=0)
-
-    def _finish(self, state: TrainState) -> dict[str, Any]:
-        values = self._evaluate(state)
-        self.writer.write(self.last_step, values)
-        self.checkpoints.wait()
-        facts = summary(self.config, self.task, state, self.throughput, values)
-        if jax.process_index() == 0:
-            metric_files.write_json(self.workdir / SUMMARY_FILE, facts)
-        return facts
+    def _finish(self, state: TrainState) -> list[dict[str, Any]]:
+        values = self._evaluate(state, self.last_step)
+        states = self.parallel.split(state)
+        return [
+            member.finish(own, self.throughput, own_values)
+            for member, own, own_values in zip(self.members, states, values, strict=True)
+        ]

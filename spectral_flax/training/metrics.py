@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 from etils import epath
-from tensorboardX import SummaryWriter
 from tqdm import tqdm
+
+from spectral_flax.training.event_file import EventFile
+from spectral_flax.training.log_file import LogFile
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -42,15 +44,18 @@ class MetricWriter:
         path = workdir / METRICS_FILE
         kept = [line for line in _lines(path) if line["step"] <= resumed_step]
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
-        self._file = path.open("a")
-        self._events = SummaryWriter(str(workdir / "tensorboard"), purge_step=resumed_step + 1)
+        self._file = LogFile(path)
+        self._events = EventFile(workdir / "tensorboard", resumed_step + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes one JSON line and the same scalars to TensorBoard."""
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        """Writes one JSON line and the same scalars to TensorBoard; UserError if it cannot."""
+        self._file.write((json.dumps({"step": step, **values}) + "\n").encode())
+        self._events.write(step, values)
+
+    def flush(self) -> None:
+        """Makes all that was written outlast this process."""
         self._file.flush()
-        for name, value in values.items():
-            self._events.add_scalar(name, value, step)
+        self._events.flush()
 
     def close(self) -> None:
         """Flushes both."""
@@ -63,6 +68,9 @@ class NullWriter:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes nothing."""
+
+    def flush(self) -> None:
+        """Flushes nothing."""
 
     def close(self) -> None:
         """Closes nothing."""

@@ -52,8 +52,8 @@ def learning_rate(config: ConfigDict, steps_per_epoch: int) -> optax.Schedule:
     """Linear warm-up from 0 over `warmup_epochs`, then cosine to 0 over `epochs`.
 
     `cosine_epoch` steps once an epoch, as torch's CosineAnnealingLR does in the recipe
-    (recipes.md section 2); `cosine_step` every step; `constant` stays at the peak. `nanogpt` is
-    that project's, in iterations (recipes.md section 5).
+    (Park & Kim, how-do-vits-work); `cosine_step` every step; `constant` stays at the peak.
+    `nanogpt` is that project's, in iterations.
     """
     opt = config.optimizer
     if opt.schedule not in SCHEDULES:

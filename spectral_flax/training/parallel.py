@@ -1,14 +1,35 @@
-"""Puts the per-device steps of `step.py` on all devices."""
+"""Which devices do what: checks of the config, and the choice that config.parallel makes."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 import optax
+from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError
+from spectral_flax.errors import UserError, nearest
 from spectral_flax.tasks.task import Task
-from spectral_flax.training.step import AXIS, TrainState, eval_step, train_steps
+from spectral_flax.training import fsdp
+from spectral_flax.training.fsdp import Fsdp
+from spectral_flax.training.placement import replicated
+from spectral_flax.training.pmap import Pmap
+from spectral_flax.training.replicas import Replicas, check_replicas
+from spectral_flax.training.step import TrainState
+
+KINDS = ("pmap", "fsdp")
+
+
+def check_parallel(config: ConfigDict) -> None:
+    """Raises UserError when config.parallel, mesh and batch sizes do not fit the devices."""
+    if config.parallel not in KINDS:
+        raise UserError(
+            f"unknown parallel '{config.parallel}'{nearest(config.parallel, KINDS)} "
+            f"known: {', '.join(KINDS)}"
+        )
+    if config.parallel == "fsdp":
+        fsdp.make_mesh(config.mesh.data, config.mesh.fsdp)
+    check_replicas(config)
+    _parts(config, config.num_seeds)
 
 
 def check_divisible(global_batch_size: int, devices: int) -> None:
@@ -25,7 +46,7 @@ def check_divisible(global_batch_size: int, devices: int) -> None:
 
 
 def accumulation(global_batch_size: int, devices: int, micro_batch_size: int) -> int:
-    """Returns in how many parts a device reads its share of a batch; 0 means in one.
+    """Returns in how many parts a device reads its share of a batch.
 
     Raises UserError when devices or parts would be unequal.
     """
@@ -40,105 +61,33 @@ def accumulation(global_batch_size: int, devices: int, micro_batch_size: int) ->
     return share // micro_batch_size if micro_batch_size else 1
 
 
-class Pmap:
-    """One copy of the state and of the data on each device, one share of each batch.
-
-    State and data have no leading device axis (in_axes and out_axes None), so a checkpoint does
-    not know how many devices wrote it.
-    """
-
-    def __init__(
-        self,
-        task: Task,
-        optimizer: optax.GradientTransformation,
-        seed: int,
-        steps_per_call: int,
-        accumulate: int = 1,
-    ):
-        self.devices = jax.device_count()
-        resident = _Residents()
-        self._train_data = resident(task.train.data)
-        self._sources = {"eval": task.test, **task.probes}
-        self._eval_data = {name: resident(source.data) for name, source in self._sources.items()}
-        self._train = jax.pmap(
-            train_steps(task, optimizer, seed, steps_per_call, accumulate),
-            axis_name=AXIS,
-            in_axes=(None, None, 1, None),
-            out_axes=(None, None),
-            donate_argnums=0,
-        )
-        self._eval = {
-            gather: jax.pmap(
-                eval_step(task, gather), axis_name=AXIS, in_axes=(None, None, 0), out_axes=None
-            )
-            for gather in {source.gather for source in self._sources.values()}
-        }
-
-    def train(self, state: TrainState, batches: Any, count: int) -> tuple[TrainState, Any]:
-        """Runs `count` steps on [steps per call, batch] rows or examples; donates the state.
-
-        batches: this process's part, placed by `place` or still on the host.
-        """
-        return self._train(state, self._train_data, self.place(batches, axis=1), np.int32(count))
-
-    def evaluate(self, state: TrainState, batch: Any, source: str = "eval") -> Any:
-        """Metrics of one [batch] of rows or examples of the test data, or of a probe by name."""
-        evaluate = self._eval[self._sources[source].gather]
-        return evaluate(state.params, self._eval_data[source], self.place(batch, axis=0))
-
-    def place(self, tree: Any, axis: int) -> Any:
-        """Splits host arrays along their batch axis over this process's devices.
-
-        What is on devices already is left as it is.
-        """
-        local = jax.local_devices()
-        spec = jax.sharding.PartitionSpec(*[None] * axis, AXIS)
-        sharding = jax.sharding.NamedSharding(jax.sharding.Mesh(local, (AXIS,)), spec)
-
-        def put(x: Any) -> jax.Array:
-            if isinstance(x, jax.Array):
-                return x
-            shares = x.reshape(*x.shape[:axis], len(local), -1, *x.shape[axis + 1 :])
-            return jax.device_put(shares, sharding)
-
-        return jax.tree.map(put, tree)
+def state_shardings(config: ConfigDict, abstract_state: TrainState) -> Any:
+    """How the arrays of a state lie on the devices, as the training step returns them."""
+    if config.parallel == "fsdp":
+        mesh = fsdp.make_mesh(config.mesh.data, config.mesh.fsdp)
+        return fsdp.state_shardings(mesh, abstract_state)
+    return jax.tree.map(lambda _: replicated(), abstract_state)
 
 
-def replicated() -> jax.sharding.Sharding:
-    """The sharding of state and data: whole on every device."""
-    mesh = jax.sharding.Mesh(jax.devices(), (AXIS,))
-    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+def make_parallel(
+    config: ConfigDict,
+    tasks: Sequence[Task],
+    optimizer: optax.GradientTransformation,
+    abstract_state: TrainState,
+) -> Pmap | Fsdp | Replicas:
+    """The training and evaluation programs on all devices: of one task, or of each seed's."""
+    parts = _parts(config, len(tasks))
+    task, seed, steps_per_call = tasks[0], config.seed, config.training.steps_per_call
+    if len(tasks) > 1:
+        seeds = range(seed, seed + len(tasks))
+        return Replicas(tasks, optimizer, seeds, steps_per_call, parts)
+    if config.parallel == "fsdp":
+        mesh = fsdp.make_mesh(config.mesh.data, config.mesh.fsdp)
+        return Fsdp(task, optimizer, seed, steps_per_call, mesh, abstract_state, parts)
+    return Pmap(task, optimizer, seed, steps_per_call, parts)
 
 
-def everywhere(tree: Any) -> Any:
-    """Turns what pmap returns, whole on each device of this process, into arrays of all devices.
-
-    They are the same arrays where there is one process. Orbax saves no others.
-    """
-    if jax.process_count() == 1:
-        return tree
-    sharding = replicated()
-
-    def join(x: jax.Array) -> jax.Array:
-        copies = [shard.data for shard in x.addressable_shards]
-        return jax.make_array_from_single_device_arrays(x.shape, sharding, copies)
-
-    return jax.tree.map(join, tree)
-
-
-class _Residents:
-    """Copies arrays to every device once, so that steps move row numbers only.
-
-    Sources may share an array; it is copied once.
-    """
-
-    def __init__(self) -> None:
-        self._copies: dict[int, tuple[Any, jax.Array]] = {}  # the array itself keeps its id taken
-
-    def __call__(self, data: Any) -> Any:
-        return jax.tree.map(self._copy, data)
-
-    def _copy(self, array: Any) -> jax.Array:
-        if id(array) not in self._copies:
-            self._copies[id(array)] = (array, jax.device_put(array, replicated()))
-        return self._copies[id(array)][1]
+def _parts(config: ConfigDict, seeds: int) -> int:
+    training = config.training
+    devices = 1 if seeds > 1 else jax.device_count()
+    return accumulation(training.global_batch_size, devices, training.micro_batch_size)

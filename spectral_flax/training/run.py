@@ -2,90 +2,108 @@
 
 import pathlib
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 from etils import epath
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError, check_at_least, check_seed
+from spectral_flax.errors import check_at_least, check_seed
 from spectral_flax.ops import cap_lapack_threads
 from spectral_flax.tasks import make_task
 from spectral_flax.training import distributed
+from spectral_flax.training.compilation_cache import keep_compiled_programs
 from spectral_flax.training.host_memory import keep_freed_memory
-from spectral_flax.training.loop import Outcome, train
+from spectral_flax.training.loop import Outcome, train_members
+from spectral_flax.training.member import Member
 from spectral_flax.training.optimizer import adamw, total_steps
-from spectral_flax.training.parallel import accumulation
-from spectral_flax.training.run_directory import alone, claim, default_workdir
+from spectral_flax.training.parallel import check_parallel
+from spectral_flax.training.replicas import seed_directories, seeds_of, spread_on_cpu
+from spectral_flax.training.run_directory import absolute, alone, claim, default_workdir
+from spectral_flax.training.trace import Trace
 
 
-def train_and_report(config: ConfigDict, workdir: str) -> int:
+def train_and_report(config: ConfigDict, workdir: str, profile_steps: int = 0) -> int:
     """Trains config in workdir ("": the config's own directory) and prints how it ended.
 
     Returns the exit code: 0 also after a SIGTERM, whose state is saved. Everything that can be
     refused is refused before the run directory is made.
     """
-    if config.parallel != "pmap":
-        raise UserError(f"unknown parallel '{config.parallel}'; known: pmap")
     for name in ("global_batch_size", "eval_batch_size", "steps_per_call", "keep_checkpoints"):
         check_at_least(f"training.{name}", config.training[name], 1)
     for name in ("log_every", "eval_every", "checkpoint_every"):
         check_at_least(f"training.{name}", config.training[name], 0)
     check_at_least("max_steps", config.max_steps, 0)
+    check_at_least("--profile", profile_steps, 0)
     check_seed("seed", config.seed)
     if "telemetry" in config:
         check_at_least("telemetry.every", config.telemetry.every, 0)
         check_at_least("telemetry.batch", config.telemetry.batch, 1)
     keep_freed_memory()
     cap_lapack_threads()
+    spread_on_cpu(config.num_seeds)
     distributed.initialize()
-    task = make_task(config)
-    accumulation(
-        config.training.global_batch_size, jax.device_count(), config.training.micro_batch_size
-    )
+    check_parallel(config)
+    configs = seeds_of(config)
+    tasks = [make_task(each) for each in configs]
+    task = tasks[0]
     # Refuse what the loop would refuse too late.
     adamw(config, task.steps_per_epoch)
     total_steps(config, task.steps_per_epoch)
-    directory = epath.Path(workdir) if workdir else default_workdir(config)
-    directory = epath.Path(directory).expanduser().resolve()
+    directory = absolute(workdir or default_workdir(config))
     first = jax.process_index() == 0
+    places = seed_directories(directory, configs)
     with alone(directory, first):
-        claim(directory, config, first, task.files)
+        for place, each, its_task in zip(places, configs, tasks, strict=True):
+            claim(place, each, first, its_task.files)
         if first:
             _print_start(config, task, directory)
-        outcome = train(config, task, directory)
+        keep_compiled_programs(directory.parent)
+        members = [Member(*parts) for parts in zip(configs, tasks, places, strict=True)]
+        outcomes = train_members(members, Trace(directory / "profile", profile_steps))
     if first:
-        _print_end(outcome, directory, config.next)
+        _print_end(outcomes, directory, places[0], config.next)
     return 0
 
 
 def _print_start(config: ConfigDict, task, directory: epath.Path) -> None:
     batch, devices = config.training.global_batch_size, jax.device_count()
+    seeds = config.num_seeds
+    shared = f"{devices} devices x {batch // devices}" if seeds == 1 else f"each of {seeds} seeds"
     print(
-        f"{task.labels['variant']} on {task.labels['dataset']}: batch {batch} = {devices} "
-        f"devices x {batch // devices}, {jax.process_count()} processes, "
+        f"{task.labels['variant']} on {task.labels['dataset']}: batch {batch} = {shared}, "
+        f"{jax.process_count()} processes, "
         f"{batch * task.units_per_example:,} {task.unit} a step, {task.steps_per_epoch} steps an "
         f"epoch\nrun directory: {_shown(directory)}",
         file=sys.stderr,
     )
 
 
-def _print_end(outcome: Outcome, directory: epath.Path, following: str) -> None:
-    shown = _shown(directory)
-    if not outcome.finished:
-        print(f"stopped and saved at step {outcome.step}; the same command resumes it")
+def _print_end(
+    outcomes: Sequence[Outcome], directory: epath.Path, one: epath.Path, following: str
+) -> None:
+    """directory: of all seeds; one: of the first, which is the same if there is one."""
+    if not outcomes[0].finished:
+        print(f"stopped and saved at step {outcomes[0].step}; the same command resumes it")
         return
-    if outcome.step == outcome.resumed_from:
-        print(f"this run is already finished at step {outcome.step}")
-    summary = outcome.summary or {}
+    if outcomes[0].step == outcomes[0].resumed_from:
+        print(f"this run is already finished at step {outcomes[0].step}")
+    results = [_result(outcome.summary or {}) for outcome in outcomes]
+    what, values = results[0][0], ", ".join(value for _, value in results)
+    print(f"{what}: {values}")
+    print(f"run directory: {_shown(directory)}{'/seed_*' if one != directory else ''}")
+    print(f"next: {following.replace('WORKDIR', _shown(one))}")
+
+
+def _result(summary: dict[str, Any]) -> tuple[str, str]:
+    """What to print of a finished run: its name and its value."""
     if "eval/perplexity" in summary:
         loss, perplexity = summary["eval/loss"], summary["eval/perplexity"]
-        print(f"held-out loss: {loss:.4f}, perplexity {perplexity:.3f}")
-    elif "eval/accuracy" in summary:
-        print(f"test accuracy: {summary['eval/accuracy']:.2%}")
-    else:
-        print(f"test loss: {summary['eval/loss']:.4f}")
-    print(f"run directory: {shown}")
-    print(f"next: {following.replace('WORKDIR', shown)}")
+        return "held-out loss", f"{loss:.4f}, perplexity {perplexity:.3f}"
+    if "eval/accuracy" in summary:
+        return "test accuracy", f"{summary['eval/accuracy']:.2%}"
+    return "test loss", f"{summary['eval/loss']:.4f}"
 
 
 def _shown(directory: epath.Path) -> str:

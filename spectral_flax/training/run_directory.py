@@ -31,6 +31,11 @@ _FREE = (
     "max_steps",
     "data_dir",
     "data.workers",
+    "parallel",
+    "remat",
+    "num_seeds",
+    "mesh.data",
+    "mesh.fsdp",
     "training.checkpoint_every",
     "training.keep_checkpoints",
     "telemetry.every",
@@ -42,7 +47,17 @@ def default_workdir(config: ConfigDict) -> epath.Path:
     """Returns runs/NAME-DATASET-HASH: the same command always meets the same directory."""
     identity = json.dumps(_identity(config.to_dict()), sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:6]
-    return epath.Path("runs") / f"{config.name}-{config.data.name}-{digest}"
+    seeds = f"-{config.num_seeds}seeds" if config.num_seeds > 1 else ""
+    return epath.Path("runs") / f"{config.name}-{config.data.name}-{digest}{seeds}"
+
+
+def absolute(workdir: str | epath.Path) -> epath.Path:
+    """Returns the whole path of a directory, whose home is spelt out; a bucket's as it is.
+
+    epath would resolve gs://... to a local directory of that name.
+    """
+    path = epath.Path(workdir).expanduser()
+    return path if "://" in str(path) else path.resolve()
 
 
 def claim(

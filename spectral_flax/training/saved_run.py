@@ -9,10 +9,11 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from spectral_flax.errors import UserError
+from spectral_flax.recipes.devices import devices
 from spectral_flax.tasks.task import Params
 from spectral_flax.training.optimizer import adamw
-from spectral_flax.training.parallel import replicated
-from spectral_flax.training.run_directory import CONFIG_FILE
+from spectral_flax.training.placement import placed, replicated
+from spectral_flax.training.run_directory import CONFIG_FILE, absolute
 from spectral_flax.training.step import TrainState, init_state
 
 
@@ -30,7 +31,8 @@ def read_config(workdir: str | epath.Path) -> ConfigDict:
             f"{workdir} holds no training run: its {CONFIG_FILE} names no task; give a training "
             "run's directory (of somebody else's weights there is only an audit, by --weights)"
         )
-    config = ConfigDict(values)
+    # Runs of earlier versions lack what was added, on which no number depends.
+    config = ConfigDict(devices() | values)
     if "init_from" in config:
         config.init_from = ""  # the run has parameters of its own by now
     return config.lock()
@@ -42,11 +44,9 @@ def read_params(workdir: str | epath.Path, init: Any) -> tuple[Params, int]:
     init: the task's; only the shapes that it would make are used. Raises UserError when there is
     no checkpoint, and when the newest cannot be read or is of another model.
     """
-    directory = epath.Path(workdir).expanduser().resolve() / "checkpoints"
+    directory = absolute(workdir) / "checkpoints"
     state = jax.eval_shape(lambda: _blank(workdir, init))
-    target = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated()), state
-    )
+    target = placed(state, replicated())
     if not directory.exists():
         raise UserError(f"no checkpoint in {workdir}; train it first")
     options = ocp.CheckpointManagerOptions(read_only=True)

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from spectral_flax.tasks.task import Task
 from spectral_flax.training.flops import accounting
+from spectral_flax.training.resources import compile_seconds, peak_memory
 from spectral_flax.training.step import TrainState
 
 _PACKAGES = ("spectral-flax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -59,15 +60,22 @@ def summary(
     throughput: Throughput,
     values: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Returns the contents of summary.json."""
+    """Returns the contents of summary.json.
+
+    Compilation and memory are of this process, since it started or resumed the run.
+    """
     device = jax.devices()[0]
+    rate = throughput.per_second
     return {
         **task.labels,
         **values,
         "steps": int(state.step),
         "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
-        f"{task.unit}_per_second": throughput.per_second,
-        **accounting(config, task, state.params, throughput.per_second),
+        f"{task.unit}_per_second": rate,
+        f"{task.unit}_per_second_per_device": rate and rate / jax.device_count(),
+        **accounting(config, task, state.params, rate),
+        "compile_seconds": compile_seconds(),
+        **peak_memory(),
         "device": f"{jax.device_count()} x {device.device_kind} ({device.platform})",
         "versions": {"python": platform.python_version()} | _versions(),
     }

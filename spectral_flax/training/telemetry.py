@@ -28,10 +28,10 @@ from spectral_flax.errors import check_at_least
 from spectral_flax.tasks.first_examples import first_examples
 from spectral_flax.tasks.task import Params, Task
 from spectral_flax.training.metrics import MetricWriter, NullWriter
-from spectral_flax.training.parallel import replicated
+from spectral_flax.training.placement import replicated
 
 # Up to this many tokens eigenvalues cost less than the bounds that avoid them take to compile.
-_FEW_TOKENS = 64
+_FEW_TOKENS = 128
 
 
 class Telemetry:

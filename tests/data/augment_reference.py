@@ -92,7 +92,7 @@ def _operate(image: Image.Image, op: int, argument: float, bicubic: bool) -> Ima
 
 
 def argument(op: int, magnitude: float, sign: int, increasing: bool) -> float:
-    """The table of recipes.md section 2, row by row."""
+    """timm's table of operations, row by row."""
     f = magnitude / 10
     match op:
         case Op.ROTATE:

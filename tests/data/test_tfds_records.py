@@ -79,6 +79,11 @@ def test_sets_that_are_not_there_or_not_fit(prepared):
     assert "leaves class" in load_error(tfds_config(prepared, fraction=0.01))
 
 
+def test_a_bucket_is_told():
+    with pytest.raises(UserError, match="directory is gs://b/sets.* the mounted path"):
+        tfds_records("cifar10", "gs://b/sets", "")
+
+
 def test_other_formats_and_features_are_told(prepared, tmp_path):
     (source,) = (prepared / "cifar10").glob("[0-9]*")
 

@@ -1,4 +1,4 @@
-"""A ViT forward in plain float64 NumPy, from the recipe's words (recipes.md sections 2 and 3)."""
+"""A ViT forward in plain float64 NumPy, from the recipe's words."""
 
 import math
 

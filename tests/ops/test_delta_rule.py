@@ -79,7 +79,8 @@ def jitted(rule, **static):
     return jax.jit(functools.partial(rule, **static))
 
 
-def check_case(t, h, k, chunk, strength, gated, with_state, dtype, implementation="xla"):
+def make_case(t, h, k, strength, gated, with_state, dtype=jnp.float32):
+    """Returns the arguments and what they must give."""
     x = make_inputs(t, h, k, v=k + 5 if k < 100 else 24, dtype=dtype)
     if strength == "none":
         x.pop("beta")
@@ -89,11 +90,18 @@ def check_case(t, h, k, chunk, strength, gated, with_state, dtype, implementatio
         x.pop("g")
     if not with_state:
         x.pop("initial_state")
-    want = reference(**x)
-    got = jitted(chunk_delta_rule, chunk_size=chunk, implementation=implementation)(**x)
+    return x, reference(**x)
+
+
+def check(rule, x, want):
+    got = rule(**x)  # jitted inside, for all strengths and with or without a state at once
+    dtype = x["v"].dtype
     assert got[0].dtype == dtype and got[1].dtype == jnp.float32
-    assert_close(got, want, TOLERANCE[jnp.dtype(dtype).name])
-    return x, want
+    assert_close(got, want, TOLERANCE[dtype.name])
+
+
+def chunked(chunk):
+    return functools.partial(chunk_delta_rule, chunk_size=chunk, implementation="xla")
 
 
 # A covering set: every value of every axis, and every pair of (T, chunk); the rest under `slow`.
@@ -109,30 +117,35 @@ AXES = "t,h,k,chunk,strength,gated,with_state"
 
 @pytest.mark.parametrize(AXES, DEFAULT)
 def test_chunk_and_recurrent_equal_the_definition(t, h, k, chunk, strength, gated, with_state):
-    x, want = check_case(t, h, k, chunk, strength, gated, with_state, jnp.float32)
-    assert_close(jitted(recurrent_delta_rule)(**x), want, 1e-5)
+    case = make_case(t, h, k, strength, gated, with_state)
+    check(chunked(chunk), *case)
+    check(recurrent_delta_rule, *case)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(AXES, COVER)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_every_length_and_chunk(dtype, t, h, k, chunk, strength, gated, with_state):
-    check_case(t, h, k, chunk, strength, gated, with_state, dtype)
+    check(chunked(chunk), *make_case(t, h, k, strength, gated, with_state, dtype))
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("strength", STRENGTHS)
-def test_every_combination(strength, gated):
-    axes = itertools.product(LENGTHS, (1, 3), KEY_SIZES, CHUNKS, (False, True))
-    for t, h, k, chunk, with_state in axes:
-        check_case(t, h, k, chunk, strength, gated, with_state, jnp.float32)
-        jax.clear_caches()  # two thousand programs do not fit in memory
+@pytest.mark.parametrize("t", LENGTHS)
+def test_every_combination(t, gated, dtype):
+    for h, k in itertools.product((1, 3), KEY_SIZES):
+        for strength, with_state in itertools.product(STRENGTHS, (False, True)):
+            case = make_case(t, h, k, strength, gated, with_state, dtype)
+            check(recurrent_delta_rule, *case)
+            for chunk in CHUNKS:
+                check(chunked(chunk), *case)
+        jax.clear_caches()  # a thousand programs do not fit in memory
 
 
 @pytest.mark.parametrize("t,chunk,gated", [(15, 16, True), (100, 64, False)])
 def test_bfloat16(t, chunk, gated):
-    check_case(t, 3, 60, chunk, "token", gated, True, jnp.bfloat16)
+    check(chunked(chunk), *make_case(t, 3, 60, "token", gated, True, jnp.bfloat16))
 
 
 def test_float64_reaches_float64(x64):
@@ -203,7 +216,7 @@ def test_known_answers():
 
 
 def test_period_16_tokens_of_one_key_stay_finite():
-    # deltanet.md section 4, fault 1: what sent 16-bit Neumann kernels to NaN.
+    # What sent 16-bit Neumann kernels to NaN.
     k = jnp.ones((1, 64, 1, 16)) / 4
     v = jnp.tile(jax.random.normal(jax.random.key(0), (1, 16, 1, 8)), (1, 4, 1, 1))
     x = dict(q=k, k=k, v=v, beta=jnp.float32(1 - 3e-4), g=jnp.full((1, 64, 1), -3e-5))

@@ -157,3 +157,16 @@ def test_shard_map(case, axis):
         return jnp.vdot(weights[0], output) + jnp.vdot(weights[1], state)
 
     assert_same(jax.jit(jax.value_and_grad(total))(x), want)
+
+
+@pytest.mark.parametrize("rule", [chunk_delta_rule, recurrent_delta_rule])
+def test_shard_map_with_constant_strengths_and_no_state(case, rule):
+    x = {name: case[0][name] for name in ("q", "k", "v")}
+    mesh = jax.make_mesh((4,), ("shards",), axis_types=(AxisType.Auto,))
+    rows = PartitionSpec("shards")
+    apply = functools.partial(rule, beta=0.7)
+    sharded = jax.shard_map(lambda x: apply(**x), mesh=mesh, in_specs=(rows,), out_specs=rows)
+    value_and_grad = lambda f: jax.jit(  # noqa: E731
+        jax.value_and_grad(lambda x: sum(jnp.sum(jnp.sin(y)) for y in f(x)))
+    )
+    assert_same(value_and_grad(sharded)(x), value_and_grad(lambda x: apply(**x))(x))

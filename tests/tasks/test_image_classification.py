@@ -14,7 +14,7 @@ from spectral_flax.recipes.vit import vit_ti
 from spectral_flax.tasks import make_task
 from spectral_flax.tasks.image_classification import check_fit, classification_metrics
 from spectral_flax.training import metrics
-from spectral_flax.training.parallel import Pmap
+from spectral_flax.training.pmap import Pmap
 from spectral_flax.training.step import TrainState
 from tests.models.vit_reference import forward
 from tests.tiny_models import tiny_config

@@ -14,7 +14,8 @@ from spectral_flax.errors import UserError
 from spectral_flax.recipes import deltanet, nanogpt
 from spectral_flax.tasks import make_task
 from spectral_flax.tasks.language_model import predict
-from spectral_flax.training.parallel import Pmap, accumulation
+from spectral_flax.training.parallel import accumulation
+from spectral_flax.training.pmap import Pmap
 from spectral_flax.training.step import init_state
 from tests.tiny_models import tiny_gpt_config
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from spectral_flax.errors import UserError
-from spectral_flax.training import loop, parallel
+from spectral_flax.training import loop, pmap
 from spectral_flax.training.checkpoint import Checkpointer
-from spectral_flax.training.loop import NonFiniteError
+from spectral_flax.training.member import NonFiniteError
 from spectral_flax.training.step import train_steps
 from tests.training.toy_task import (
     BATCH,
@@ -217,14 +217,14 @@ def test_one_trace_and_one_compilation_serve_every_dispatch(tmp_path, monkeypatc
     def traced_once(*args):
         return chex.assert_max_traces(train_steps(*args), n=1)
 
-    def train(self, *args, dispatch=parallel.Pmap.train):
+    def train(self, *args, dispatch=pmap.Pmap.train):
         before = len(compiled)
         result = dispatch(self, *args)
         dispatches.append(len(compiled) - before)
         return result
 
-    monkeypatch.setattr(parallel, "train_steps", traced_once)
-    monkeypatch.setattr(parallel.Pmap, "train", train)
+    monkeypatch.setattr(pmap, "train_steps", traced_once)
+    monkeypatch.setattr(pmap.Pmap, "train", train)
     config = toy_config(steps_per_call=3, checkpoint_every=5, eval_every=7)
     config.max_steps = 11
     run_toy(tmp_path, config)
@@ -238,7 +238,7 @@ def test_one_trace_and_one_compilation_serve_every_dispatch(tmp_path, monkeypatc
 def test_dispatches_never_wait_for_their_own_metrics(tmp_path, monkeypatch):
     # The metrics of a dispatch are fetched after the next one is on its way.
     events = []
-    dispatch, fetch = parallel.Pmap.train, loop._Loop._log
+    dispatch, fetch = pmap.Pmap.train, loop._Loop._log
 
     def train(self, *args):
         events.append("dispatch")
@@ -249,7 +249,7 @@ def test_dispatches_never_wait_for_their_own_metrics(tmp_path, monkeypatch):
             events.append("fetch")
         return fetch(self, pending)
 
-    monkeypatch.setattr(parallel.Pmap, "train", train)
+    monkeypatch.setattr(pmap.Pmap, "train", train)
     monkeypatch.setattr(loop._Loop, "_log", log)
     config = toy_config()
     config.max_steps = 4

@@ -23,7 +23,7 @@ STEPS_PER_EPOCH = 521  # ceil(50,000 / 96)
 
 
 def recipe_rate(step: int) -> float:
-    """recipes.md section 2: 5 epochs up per step, then torch's cosine per epoch over 300."""
+    """Park & Kim's: 5 epochs up per step, then torch's cosine per epoch over 300."""
     warmup = 5 * STEPS_PER_EPOCH
     if step < warmup:
         return 1.25e-4 * step / warmup
@@ -74,7 +74,7 @@ def test_other_schedules():
 
 
 def test_nanogpt_schedule():
-    """recipes.md section 5: rate (i + 1) / (warmup + 1), cosine to its own end, then flat."""
+    """nanoGPT's: rate (i + 1) / (warmup + 1), cosine to its own end, then flat."""
     opt = dict(max_iters=50, warmup_iters=9, lr_decay_iters=29, min_learning_rate=1.0)
     config = tiny_config().unlock()
     config.optimizer.update(opt | dict(learning_rate=3.0, schedule="nanogpt"))

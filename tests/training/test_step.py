@@ -10,8 +10,15 @@ from spectral_flax.data.order import PADDING
 from spectral_flax.errors import UserError
 from spectral_flax.tasks import make_task
 from spectral_flax.tasks.task import Source, Task
-from spectral_flax.training.parallel import Pmap, check_divisible
-from spectral_flax.training.step import AXIS, eval_step, init_state, train_steps
+from spectral_flax.training.parallel import check_divisible
+from spectral_flax.training.pmap import Pmap
+from spectral_flax.training.step import (
+    AXIS,
+    device_gradients,
+    eval_step,
+    init_state,
+    train_steps,
+)
 from tests.tiny_models import tiny_config
 from tests.training.toy_task import SIZE, assert_same, toy_config, toy_task
 
@@ -37,14 +44,13 @@ def one_and_four():
     rows[1, 9:] = PADDING  # leaves one of four devices with padding only
     results = {}
     for count in (1, 4):
-        train = on_devices(
-            train_steps(task, optimizer, SEED, STEPS), count, (None, None, 1, None), None
-        )
+        steps = train_steps(device_gradients(task), optimizer, STEPS)
+        train = on_devices(steps, count, (None, None, 1, None, None), None)
         evaluate = on_devices(eval_step(task, task.test.gather), count, (None, None, 0), None)
         shards = rows.reshape(STEPS, count, -1)
-        first, _ = train(state, task.train.data, shards, np.int32(1))
+        first, _ = train(state, task.train.data, shards, np.int32(1), np.uint32(SEED))
         grads = jax.tree.map(lambda new, old: np.asarray(old - new), first.params, state.params)
-        _, history = train(state, task.train.data, shards, np.int32(STEPS))
+        _, history = train(state, task.train.data, shards, np.int32(STEPS), np.uint32(SEED))
         test = evaluate(state.params, task.test.data, rows[1].reshape(count, -1))
         results[count] = (grads, jax.device_get(history), jax.device_get(test))
     return results

@@ -9,7 +9,8 @@ import pytest
 from spectral_flax.models import h_spectrum
 from spectral_flax.tasks import make_task
 from spectral_flax.training.optimizer import adamw
-from spectral_flax.training.parallel import Pmap, replicated
+from spectral_flax.training.placement import replicated
+from spectral_flax.training.pmap import Pmap
 from spectral_flax.training.step import init_state
 from tests.tiny_models import tiny_config
 

@@ -14,6 +14,7 @@ from spectral_flax.tasks.task import Source, Task
 from spectral_flax.training.checkpoint import Checkpointer
 from spectral_flax.training.loop import train
 from spectral_flax.training.optimizer import adamw
+from spectral_flax.training.placement import placed, replicated
 from spectral_flax.training.step import init_state
 from tests.tiny_models import tiny_config
 
@@ -76,10 +77,10 @@ def toy_task(config: ConfigDict) -> Task:
     )
 
 
-def run_toy(workdir, config: ConfigDict):
+def run_toy(workdir, config: ConfigDict, task: Task | None = None, **arguments):
     """Trains in workdir; returns the outcome."""
     workdir.mkdir(exist_ok=True)
-    return train(config, toy_task(config), epath.Path(workdir))
+    return train(config, task or toy_task(config), epath.Path(workdir), **arguments)
 
 
 def saved_state(workdir, config: ConfigDict, task: Task | None = None):
@@ -88,7 +89,7 @@ def saved_state(workdir, config: ConfigDict, task: Task | None = None):
     optimizer = adamw(config, task.steps_per_epoch)
     abstract = jax.eval_shape(lambda: init_state(task.init, optimizer, config.seed))
     checkpoints = Checkpointer(epath.Path(workdir) / "checkpoints", keep=3)
-    state = checkpoints.restore(abstract)
+    state = checkpoints.restore(placed(abstract, replicated()))
     checkpoints.close()
     return jax.tree.map(np.asarray, state)
 

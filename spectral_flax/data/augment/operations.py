@@ -66,6 +66,6 @@ _INCREASING = (
 
 
 def levels(increasing: bool) -> list[Level]:
-    """Returns the Level of every operation, in order (recipes.md section 2, the last table)."""
+    """Returns the Level of every operation, in order, as timm defines them."""
     known = _INCREASING if increasing else _NON_INCREASING
     return [known.get(op, Level()) for op in Op]

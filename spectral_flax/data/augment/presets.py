@@ -10,7 +10,7 @@ INTERPOLATIONS = ("random", "bilinear", "bicubic")
 def preset(name: str) -> dict:
     """Returns every value of `config.augment` for none, park_kim or deit.
 
-    park_kim: the CIFAR-100 recipe of how-do-vits-work (recipes.md section 2). deit: DeiT's
+    park_kim: the CIFAR-100 recipe of how-do-vits-work. deit: DeiT's
     defaults at 32x32 (section 6). none: park_kim's values with everything switched off.
     Raises UserError for any other name.
     """

@@ -20,7 +20,7 @@ _LARGEST_KEY = 256
 
 @dataclasses.dataclass(frozen=True)
 class Kernels:
-    """Same functions as `delta_rule_scan`, as kernels; hashable, so that jit can cache."""
+    """The inverse and the walks of `delta_rule_scan` as kernels; hashable, so jit can cache."""
 
     variant: str  # "gpu" or "tpu"
     interpret: bool  # run in Python instead of compiling
@@ -40,11 +40,6 @@ class Kernels:
             return after, (state, x)
 
         return self._run(step, states, slots, prepared, _columns_of(prepared), reverse=False)
-
-    def walk_reading(self, states, slots, prepared: rule.Prepared, q, precision):
-        """Returns (states after, Q S of each chunk, X of each chunk)."""
-        states, before, x = self.walk(states, slots, prepared, precision)
-        return states, rule.contract(q, before, -1, -2, precision), x
 
     def retreat(self, d_states, slots, prepared: rule.Prepared, to_state, to_x, precision):
         """Returns (cotangents of the states, of each next state, of each X)."""
