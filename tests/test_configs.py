@@ -11,11 +11,12 @@ import pytest
 from spectral_flax.errors import UserError
 from spectral_flax.models.encoder import encoder_config
 from spectral_flax.models.nanogpt import NanoGpt, nanogpt_config
+from spectral_flax.models.vit import Vit, vit_config
 from spectral_flax.training.optimizer import total_steps
 
 FOLDER = pathlib.Path(__file__).parents[1] / "configs"
-FILES = sorted(FOLDER.glob("vit_*.py"))
-OTHERS = sorted(set(FOLDER.glob("*.py")) - set(FILES))
+FILES = sorted(FOLDER.glob("vit_ti*.py"))
+OTHERS = sorted(set(FOLDER.glob("*.py")) - set(FOLDER.glob("vit_*.py")))
 VARIANTS = {
     "vit_ti": "standard",
     "vit_ti_plus": "plus",
@@ -52,6 +53,15 @@ def test_config_loads_with_every_data_set(path):
         assert config.data.path == ("x.npz" if name == "npz" else "")
         assert sum(layers for _, layers in encoder_config(config, causal=False).runs) == 12
     assert module.get_config() == module.get_config("digits")
+
+
+def test_vit_b16_is_the_published_size():
+    config = load(FOLDER / "vit_b16.py").get_config()
+    assert config.is_locked and config.name == "vit_b16" and config.data.name == "tfds"
+    model = Vit(vit_config(config, 1000))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 224, 224, 3), jnp.float32))
+    # timm's and DeiT's 86,567,656.
+    assert sum(x.size for x in jax.tree.leaves(shapes)) == 86_567_656
 
 
 @pytest.mark.parametrize("path", OTHERS, ids=lambda path: path.stem)

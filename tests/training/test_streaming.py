@@ -54,8 +54,13 @@ def resident(request, tmp_path_factory):
 
 
 def results(outcome) -> dict:
-    """The summary but its speed."""
-    return {name: value for name, value in outcome.summary.items() if "per_second" not in name}
+    """The summary but its speed and what it cost."""
+    costs = ("second", "memory")
+    return {
+        name: value
+        for name, value in outcome.summary.items()
+        if not any(cost in name for cost in costs)
+    }
 
 
 def test_a_streamed_run_is_the_resident_run(resident, tmp_path):
