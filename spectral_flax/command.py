@@ -11,6 +11,7 @@ from typing import Any
 from absl import flags
 from absl import logging as absl_logging
 
+from spectral_flax.config_files import locate_in
 from spectral_flax.errors import UserError
 
 
@@ -23,7 +24,7 @@ def run(main: Callable[[], int], description: str, flag_values: flags.FlagValues
     _open_streams()
     _quiet()
     if {"--help", "-h", "-help"} & set(sys.argv):
-        print(f"{description}\n\nFlags:\n{flag_values.get_help()}")
+        print(f"{description}\nFlags:\n{_describe(flag_values)}")
         sys.exit(0)
     try:
         _parse_flags(flag_values)
@@ -60,9 +61,15 @@ def run(main: Callable[[], int], description: str, flag_values: flags.FlagValues
     sys.exit(code)
 
 
+def _describe(flag_values: flags.FlagValues) -> str:
+    """Every flag, without the headings that name the files they were defined in."""
+    lines = flag_values.get_help(include_special_flags=False).splitlines()
+    return "\n".join(line for line in lines if line.startswith(" "))
+
+
 def _parse_flags(flag_values: flags.FlagValues) -> None:
     try:
-        rest = flag_values(sys.argv)[1:]
+        rest = flag_values(locate_in(sys.argv))[1:]
     except UserError:
         raise
     except Exception as error:  # absl, ml_collections and the config file raise kinds of their own

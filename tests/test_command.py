@@ -91,3 +91,14 @@ def test_closed_streams_and_a_narrow_encoding_are_no_stack_trace(streams):
     )
     assert done.stderr == "" and done.returncode in (0, 141)
     assert done.stdout in ("", "caf\\xe9\n")
+
+
+def test_help_names_the_flags_and_no_file_of_this_machine(monkeypatch, capsys):
+    values = flags.FlagValues()
+    flags.DEFINE_integer("number", 0, "How many.", flag_values=values)
+    monkeypatch.setattr(sys, "argv", ["command", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        command.run(raising(RuntimeError("not run")), "Counts.", values)
+    printed = capsys.readouterr().out
+    assert printed.startswith("Counts.") and "--number: How many." in printed
+    assert os.sep not in printed and "flagfile" not in printed

@@ -14,6 +14,7 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
+from spectral_flax.config_files import locate
 from spectral_flax.errors import UserError
 
 _NAME = re.compile(r"[A-Za-z0-9_.=+-]+")
@@ -111,7 +112,7 @@ def load_config(run: Run) -> ConfigDict:
 
 def call_file(text: str, example: str) -> Any:
     """Returns get_config() of FILE, or get_config(ARGUMENT) of FILE:ARGUMENT."""
-    path, colon, argument = text.partition(":")
+    path, colon, argument = locate(text).partition(":")
     if not pathlib.Path(path).is_file():
         raise UserError(f"no config file {path or '(none)'}; try --config {example}")
     spec = importlib.util.spec_from_file_location(f"_config_{pathlib.Path(path).stem}", path)
