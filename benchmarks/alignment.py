@@ -7,14 +7,13 @@ the plane of its pair, correlate, before and after. It takes minutes, so it does
 eigenvectors and its time is scaled up by their number, which is what it is linear in; eig is not.
 """
 
-import argparse
 import resource
 import time
 
 import jax
 import numpy as np
 
-from benchmarks.harness import interleave, report
+from benchmarks.harness import interleave, parser, report
 from spectral_flax.analysis import alignment
 
 _TOKENS, _WIDTH, _SAMPLE = 10_000, 768, 24
@@ -47,9 +46,9 @@ def numpy_alignment(before, after, values, vectors, columns) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", type=int, default=12, help="layers in the timing of ours alone")
-    args = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--layers", type=int, default=12, help="layers in the timing of ours alone")
+    args = flags.parse_args()
     before, after, f = random_layers(args.layers)
     ours = jax.jit(alignment)
     start = time.perf_counter()

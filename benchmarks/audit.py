@@ -22,7 +22,6 @@ with them is free. It is timed with one OpenBLAS thread and with all of them on 
 runs the rest at the better setting.
 """
 
-import argparse
 import os
 import time
 
@@ -31,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import threadpoolctl
 
-from benchmarks.harness import interleave, report
+from benchmarks.harness import interleave, parser, report
 from spectral_flax.analysis import DominanceKind, audit_dominance, audit_with_rungs, head_eigvals
 from spectral_flax.auditing.own_run import from_run
 from spectral_flax.training.saved_run import read_config
@@ -165,12 +164,12 @@ def count_disagreements(kind: np.ndarray, lambda_h: jax.Array, values: list[np.n
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workdir", help="a training run")
-    parser.add_argument("--attention", help="npz with attention and lambda_h of a trained model")
-    parser.add_argument("--count", type=int, default=2000, help="matrices per set (default 2000)")
-    parser.add_argument("--only-trained", action="store_true", help="without near-uniform ones")
-    args = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--workdir", help="a training run")
+    flags.add_argument("--attention", help="npz with attention and lambda_h of a trained model")
+    flags.add_argument("--count", type=int, default=2000, help="matrices per set (default 2000)")
+    flags.add_argument("--only-trained", action="store_true", help="without near-uniform ones")
+    args = flags.parse_args()
     sets = {} if args.only_trained else {"near_uniform": lambda: near_uniform(args.count)}
     if args.workdir:
         sets["trained"] = lambda: of_run(args.workdir, args.count)

@@ -8,7 +8,6 @@ timed alone, from uint8 pixels to mixed images and targets, with new draws at ev
 the whole batch, instead of on the images that drew it.
 """
 
-import argparse
 from unittest import mock
 
 import jax
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from benchmarks.harness import interleave, report
+from benchmarks.harness import interleave, parser, report
 from benchmarks.vit_step import BATCH, CLASSES, IMAGE, our_step
 from spectral_flax.data.augment import drawn
 from spectral_flax.data.augment.pipeline import make_augment
@@ -31,9 +30,9 @@ BUDGET = 0.1  # of a step
 
 def main() -> None:
     """Times every side and prints step / augmentation, and the share that augmentation has."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=7)
-    args = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--repeats", type=int, default=7)
+    args = flags.parse_args()
 
     keep_freed_memory()
     rng = np.random.default_rng(0)

@@ -5,13 +5,11 @@
 NanoGPT-Ti (12 layers, width 192, 256 symbols) at a context of 1,024 tokens, one text, float32.
 """
 
-import argparse
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.harness import interleave, report
+from benchmarks.harness import interleave, parser, report
 from spectral_flax.models.decoding import Sampling, decoder, generate
 from spectral_flax.models.nanogpt import NanoGpt, nanogpt_config
 from spectral_flax.recipes.nanogpt import nanogpt_ti
@@ -21,9 +19,9 @@ BLOCK, VOCAB, NEW = 1024, 256, 64
 
 def main() -> None:
     """Times NEW tokens that end at a full block, and one pass over a full block."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=5)
-    args = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--repeats", type=int, default=5)
+    args = flags.parse_args()
 
     config = nanogpt_ti("minus", "bin=synthetic")
     module = NanoGpt(nanogpt_config(config, VOCAB))

@@ -10,7 +10,6 @@ there, as in data- or head-parallel training.
 import functools
 import math
 import os
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +17,7 @@ import numpy as np
 import threadpoolctl
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-from benchmarks.harness import interleave, report
+from benchmarks.harness import import_peers, interleave, parser, report
 from spectral_flax.ops import chunk_delta_rule, unit_lower_inverse
 
 HEADS, DIM, TOKENS, LONG = 4, 64, 2048, 16384
@@ -59,8 +56,7 @@ def ours(inputs, gated: bool = True, devices: int = 1):
 
 def theirs(inputs):
     """Returns (chunked forward, chunked forward and backward, recurrent forward)."""
-    import torch
-    import transformers
+    torch, transformers = import_peers()
     from transformers.models.qwen3_next import modeling_qwen3_next as peer
 
     transformers.logging.set_verbosity_error()
@@ -186,6 +182,8 @@ def measure_inverse() -> tuple[dict[str, float], dict[str, float]]:
 
 
 def main():
+    parser(__doc__).parse_args()
+    import_peers()  # or ends, before anything is measured
     jax.config.update("jax_num_cpu_devices", os.cpu_count())
     ratios, seconds, peak = measure_rule()
     inverse_ratios, inverse_seconds = measure_inverse()

@@ -4,10 +4,7 @@ Stops starting new shapes after --budget seconds, so that it ends in under five 
 python -m benchmarks.delta_rule_gpu
 """
 
-import argparse
 import functools
-import os
-import sys
 import time
 import typing
 
@@ -15,9 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-from benchmarks.harness import interleave, report
+from benchmarks.harness import interleave, parser, report
 from spectral_flax.ops import chunk_delta_rule, recurrent_delta_rule
 
 # (B, T, H, K = V): flash-linear-attention's own shapes, and Gated DeltaNet's head counts.
@@ -135,9 +130,9 @@ def measure(shape, implementations) -> dict[str, float]:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--budget", type=float, default=200, help="seconds for starting shapes")
-    arguments = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--budget", type=float, default=200, help="seconds for starting shapes")
+    arguments = flags.parse_args()
     start = time.monotonic()
     errors, implementations = {}, []
     for name in IMPLEMENTATIONS:

@@ -9,44 +9,29 @@ command does for itself, and its better time is quoted. --vocab 256 is a text of
 of GPT-2, where the head and its loss are most of the work.
 """
 
-import argparse
-
 import numpy as np
 
-from benchmarks.harness import interleave, report
+from benchmarks import pytorch_steps
+from benchmarks.harness import report
 from benchmarks.train_step import train_step
 from spectral_flax.data.tokens import TokenSet
 from spectral_flax.recipes.nanogpt import nanogpt_ti
 from spectral_flax.tasks.language_model import predict
-from spectral_flax.training.host_memory import keep_freed_memory
 
 BATCH, BLOCK, WIDTH, HEADS, DEPTH = 8, 256, 192, 3, 12
-VARIANTS = ("standard", "minus", "ns_minus")
 
 
 def main() -> None:
     """Times every side and prints the ratios PyTorch / ours."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=7)
+    parser = pytorch_steps.flags(__doc__)
     parser.add_argument("--vocab", type=int, default=256)
-    parser.add_argument("--no-peer", action="store_true", help="only ours, without PyTorch")
     args = parser.parse_args()
-
-    peer = {} if args.no_peer else {"pytorch": pytorch_step(args.vocab)}
-    before = interleave(peer, args.repeats, pause=0.3)
-    keep_freed_memory()
-    compile_seconds, ours = {}, {}
-    for name, variant, scan in [(v, v, False) for v in VARIANTS] + [("scan", "standard", True)]:
-        ours[name], compile_seconds[f"compile_{name}"] = our_step(variant, scan, args.vocab)
-    seconds = interleave(peer | ours, args.repeats, pause=0.3)
-    if peer:
-        print(f"pytorch: {before['pytorch']:.3f} s fresh, {seconds['pytorch']:.3f} s beside ours")
-        seconds["pytorch"] = min(before["pytorch"], seconds["pytorch"])
-    ratios = {f"{v}_over_standard": seconds["standard"] / seconds[v] for v in VARIANTS[1:]}
-    ratios |= {name: seconds["pytorch"] / seconds[name] for name in ours} if peer else {}
-    for name, taken in (seconds | compile_seconds).items():
-        print(f"{name:28s} {taken:8.3f} s")
-    report("gpt_step", ratios, seconds | compile_seconds, vocab=args.vocab)
+    peer = None if args.no_peer else their_step(args.vocab)
+    ratios, seconds = pytorch_steps.measure(
+        lambda variant, scan: our_step(variant, scan, args.vocab), peer, args.repeats
+    )
+    pytorch_steps.show(seconds)
+    report("gpt_step", ratios, seconds, vocab=args.vocab)
 
 
 def our_step(variant: str, scan: bool, vocab: int):
@@ -60,18 +45,11 @@ def our_step(variant: str, scan: bool, vocab: int):
     )
 
 
-def pytorch_step(vocab: int):
+def their_step(vocab: int):
     """Returns a function that runs one step of transformers' GPT-2 with AdamW."""
-    try:
-        import torch
-        from transformers import GPT2Config, GPT2LMHeadModel
-    except ImportError as error:
-        raise SystemExit(
-            f"error: {error.name} is missing; pip install -e '.[bench]', or run with --no-peer"
-        ) from error
-
-    model = GPT2LMHeadModel(
-        GPT2Config(
+    torch, transformers = pytorch_steps.import_peers()
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
             vocab_size=vocab,
             n_positions=BLOCK,
             n_embd=WIDTH,
@@ -89,16 +67,11 @@ def pytorch_step(vocab: int):
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1)
     tokens = torch.randint(0, vocab, (BATCH, BLOCK + 1))
 
-    def step():
-        optimizer.zero_grad()
+    def loss():
         logits = model(tokens[:, :-1]).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        return loss.item()
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
-    return step
+    return pytorch_steps.pytorch_step(model, optimizer, loss, clip_norm=1.0)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What every benchmark shares: interleaved timing and the one JSON line it ends with."""
 
+import argparse
 import json
 import os
 import platform
@@ -9,6 +10,28 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+
+from spectral_flax.command import Parser
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """Parses the arguments of a benchmark: --help prints its docstring and measures nothing."""
+    return Parser(description=doc)
+
+
+def import_peers(otherwise: str = "") -> tuple[Any, Any]:
+    """Returns the modules torch and transformers, or ends with how to install them.
+
+    otherwise: what else to do without them.
+    """
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise SystemExit(
+            f"error: {error.name} is missing; pip install -e '.[bench]'{otherwise}"
+        ) from error
+    return torch, transformers
 
 
 def interleave(

@@ -9,7 +9,6 @@ elementwise counts 0 (it fuses into its neighbour), a branch counts as its deepe
 its trip count times its body.
 """
 
-import argparse
 import functools
 
 import jax
@@ -22,7 +21,7 @@ from spectral_flax.ops import orthogonal
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--shapes", nargs="+", default=["12x192", "4x768"], metavar="BATCHxD")
     parser.add_argument("--repeats", type=int, default=15)
     flags = parser.parse_args()

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from benchmarks.harness import report
+from benchmarks.harness import parser, report
 from spectral_flax.data.image_set import ImageSet
 from spectral_flax.data.tokens import TokenSet
 from spectral_flax.recipes.nanogpt import nanogpt_small
@@ -60,6 +60,7 @@ def compiled(config: ConfigDict, task: Task, batch: int, fsdp: int) -> tuple[dic
 
 def main() -> None:
     """Prints a line for each config and mesh."""
+    parser(__doc__).parse_args()
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICES)
     cases = {"vit_b16": (vit_b16("minus", ""), images, 1024)}

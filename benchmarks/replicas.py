@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from benchmarks.harness import interleave, report
+from benchmarks.harness import interleave, parser, report
 from spectral_flax.ops import cap_lapack_threads
 from spectral_flax.recipes.vit import vit_ti
 from spectral_flax.tasks import make_task
@@ -52,6 +52,7 @@ class Program:
 
 def main() -> None:
     """Prints the seconds that a step of all seeds takes both ways, and their ratio."""
+    parser(__doc__).parse_args()
     keep_freed_memory()
     cap_lapack_threads()
     spread_on_cpu(SEEDS)

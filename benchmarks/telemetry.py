@@ -11,7 +11,6 @@ Compiling the look happens once a run; it is timed without the persistent cache,
 share of its own and within the total.
 """
 
-import argparse
 import statistics
 import time
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from benchmarks.harness import report
+from benchmarks.harness import parser, report
 from benchmarks.train_step import train_step
 from spectral_flax.recipes.vit import vit_ti
 from spectral_flax.tasks import make_task
@@ -100,10 +99,10 @@ def _medians(samples: Any) -> tuple[float, ...]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--npz", help="CIFAR-like npz: x_train, y_train, x_test, y_test")
-    parser.add_argument("--turns", type=int, default=7)
-    args = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--npz", help="CIFAR-like npz: x_train, y_train, x_test, y_test")
+    flags.add_argument("--turns", type=int, default=7)
+    args = flags.parse_args()
     jax.config.update("jax_enable_compilation_cache", False)
     keep_freed_memory()
     name, config = ("cifar", cifar(args.npz)) if args.npz else ("digits", vit_ti("minus", "digits"))

@@ -8,47 +8,30 @@ it. PyTorch gets its images ready. It is timed before and after this process is 
 memory, as our command does for itself, and its better time is quoted.
 """
 
-import argparse
-
 import numpy as np
 
-from benchmarks.harness import interleave, report
+from benchmarks import pytorch_steps
+from benchmarks.harness import report
 from benchmarks.train_step import train_step
 from spectral_flax.data.image_set import ImageSet
 from spectral_flax.recipes.vit import vit_ti
 from spectral_flax.tasks.image_classification import classify
-from spectral_flax.training.host_memory import keep_freed_memory
 
 BATCH, IMAGE, PATCH, CLASSES = 96, 32, 4, 100
-VARIANTS = ("standard", "minus", "ns_minus")
 
 
 def main() -> None:
     """Times every side and prints the ratios PyTorch / ours."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--no-peer", action="store_true", help="only ours, without PyTorch")
-    args = parser.parse_args()
-
-    peer = {} if args.no_peer else {"pytorch": pytorch_step()}
-    before = interleave(peer, args.repeats, pause=0.3)
-    keep_freed_memory()
-    compile_seconds, ours = {}, {}
-    for name, variant, scan in [(v, v, False) for v in VARIANTS] + [("scan", "standard", True)]:
-        ours[name], compile_seconds[f"compile_{name}"] = our_step(variant, depth=12, scan=scan)
-    seconds = interleave(peer | ours, args.repeats, pause=0.3)
-    if peer:
-        print(f"pytorch: {before['pytorch']:.3f} s fresh, {seconds['pytorch']:.3f} s beside ours")
-        seconds["pytorch"] = min(before["pytorch"], seconds["pytorch"])
+    args = pytorch_steps.flags(__doc__).parse_args()
+    peer = None if args.no_peer else their_step()
+    ratios, seconds = pytorch_steps.measure(
+        lambda variant, scan: our_step(variant, depth=12, scan=scan), peer, args.repeats
+    )
     for scan in (True, False):
         name = f"compile_depth_48_{'scan' if scan else 'unrolled'}"
-        compile_seconds[name] = our_step("standard", depth=48, scan=scan)[1]
-
-    ratios = {f"{v}_over_standard": seconds["standard"] / seconds[v] for v in VARIANTS[1:]}
-    ratios |= {name: seconds["pytorch"] / seconds[name] for name in ours} if peer else {}
-    for name, taken in (seconds | compile_seconds).items():
-        print(f"{name:28s} {taken:8.3f} s")
-    report("vit_step", ratios, seconds | compile_seconds)
+        seconds[name] = our_step("standard", depth=48, scan=scan)[1]
+    pytorch_steps.show(seconds)
+    report("vit_step", ratios, seconds)
 
 
 def our_step(variant: str, depth: int, scan: bool):
@@ -62,18 +45,11 @@ def our_step(variant: str, depth: int, scan: bool):
     return train_step(task, config)
 
 
-def pytorch_step():
+def their_step():
     """Returns a function that runs one step of transformers' ViT with AdamW."""
-    try:
-        import torch
-        from transformers import ViTConfig, ViTForImageClassification
-    except ImportError as error:
-        raise SystemExit(
-            f"error: {error.name} is missing; pip install -e '.[bench]', or run with --no-peer"
-        ) from error
-
-    model = ViTForImageClassification(
-        ViTConfig(
+    torch, transformers = pytorch_steps.import_peers()
+    model = transformers.ViTForImageClassification(
+        transformers.ViTConfig(
             hidden_size=192,
             num_hidden_layers=12,
             num_attention_heads=3,
@@ -89,15 +65,10 @@ def pytorch_step():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.25e-4, weight_decay=0.05)
     images, labels = torch.randn(BATCH, 3, IMAGE, IMAGE), torch.arange(BATCH) % CLASSES
 
-    def step():
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(images).logits, labels)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-        optimizer.step()
-        return loss.item()
+    def loss():
+        return torch.nn.functional.cross_entropy(model(images).logits, labels)
 
-    return step
+    return pytorch_steps.pytorch_step(model, optimizer, loss, clip_norm=5.0)
 
 
 if __name__ == "__main__":

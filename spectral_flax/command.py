@@ -1,18 +1,31 @@
 """What every command shares: flags in; for what is wrong, one line and a non-zero exit code."""
 
+import argparse
 import io
 import logging
 import os
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import flags
 from absl import logging as absl_logging
 
-from spectral_flax.config_files import locate_in
-from spectral_flax.errors import UserError
+from spectral_flax.config_files import config_first
+from spectral_flax.errors import UserError, nearest
+
+
+class Parser(argparse.ArgumentParser):
+    """For a command whose arguments are words: says in one line what is wrong with them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program, as the other commands do."""
+        raise SystemExit(f"error: {UserError(message)}; see --help")
 
 
 def run(main: Callable[[], int], description: str, flag_values: flags.FlagValues) -> None:
@@ -37,7 +50,7 @@ def run(main: Callable[[], int], description: str, flag_values: flags.FlagValues
         code = _closed_pipe()
     except OSError as error:  # what only the machine can know: a full disk, a lost permission
         where = f"{error.filename}: " if error.filename else ""
-        code = _fail(f"{where}{error.strerror or error}")
+        code = _fail(str(UserError(f"{where}{error.strerror or error}")))
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -61,18 +74,41 @@ def run(main: Callable[[], int], description: str, flag_values: flags.FlagValues
     sys.exit(code)
 
 
+def described(flag_values: flags.FlagValues) -> list[tuple[str, str]]:
+    """(flag, what it does and its default) of every flag, a second spelling apart."""
+    found = []
+    for name in sorted(flag_values):
+        flag = flag_values[name]
+        text = flag.help or ""
+        if text.startswith("Alias for") or name in ("flagfile", "undefok"):
+            continue
+        choices = getattr(flag.parser, "enum_values", None) or []
+        text = text.removeprefix(f"<{'|'.join(choices)}>: ")
+        if flag.default not in (None, "", False):
+            text += f" Default: {flag.default!r}."
+        found.append(
+            (f"--{name}{'' if flag.boolean else '=' + ('|'.join(choices) or '...')}", text)
+        )
+    return found
+
+
 def _describe(flag_values: flags.FlagValues) -> str:
-    """Every flag, without the headings that name the files they were defined in."""
-    lines = flag_values.get_help(include_special_flags=False).splitlines()
-    return "\n".join(line for line in lines if line.startswith(" "))
+    """What --help says of the flags."""
+    return "\n".join(
+        f"  {name}\n" + textwrap.indent(textwrap.fill(text, 92), " " * 6)
+        for name, text in described(flag_values)
+    )
 
 
 def _parse_flags(flag_values: flags.FlagValues) -> None:
+    sys.argv[:] = config_first(sys.argv)  # where config_flags, too, looks for what is overridden
     try:
-        rest = flag_values(locate_in(sys.argv))[1:]
+        rest = flag_values(sys.argv)[1:]
     except UserError:
         raise
-    except Exception as error:  # absl, ml_collections and the config file raise kinds of their own
+    except flags.UnrecognizedFlagError as error:
+        raise UserError(_unknown_flag(error.flagname, flag_values)) from error
+    except Exception as error:  # absl and ml_collections raise kinds of their own
         kind = (
             ""
             if isinstance(error, flags.Error | AttributeError | OSError)
@@ -81,6 +117,12 @@ def _parse_flags(flag_values: flags.FlagValues) -> None:
         raise UserError(kind + _one_line(error) + "; see --help") from error
     if rest:
         raise UserError(f"unexpected argument '{rest[0]}': flags start with --; see --help")
+
+
+def _unknown_flag(name: str, flag_values: flags.FlagValues) -> str:
+    if name.startswith("config.") and "config" in flag_values and not flag_values["config"].value:
+        return f"--{name} is a value of a config, and no --config FILE is given; see --help"
+    return f"unknown flag --{name}{nearest(name, flag_values)} see --help"
 
 
 def _one_line(error: Exception) -> str:

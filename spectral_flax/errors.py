@@ -1,12 +1,21 @@
 """The one exception that commands turn into a single line and a non-zero exit code."""
 
 import difflib
-import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable
+
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # among them whatever ends a line
 
 
 class UserError(Exception):
-    """Something the user can put right: what was wrong, what was expected, what to do."""
+    """Something the user can put right: what was wrong, what was expected, what to do.
+
+    One line, whatever the names in it hold. lines: what to type, to be printed below it.
+    """
+
+    def __init__(self, message: str, lines: str = "") -> None:
+        line = _CONTROLS.sub(lambda found: repr(found[0])[1:-1], message)
+        super().__init__(f"{line}\n{lines}" if lines else line)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -16,30 +25,3 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ";"
-
-
-def check_at_least(name: str, value: float, least: float) -> None:
-    """Raises UserError when the config value called `name` is below `least`, or not finite."""
-    if not least <= value < math.inf:
-        finite = " and a finite number" if value == math.inf else ""
-        raise UserError(f"{name} is {value}; expected at least {least}{finite}")
-
-
-def check_rate(name: str, value: float) -> None:
-    """Raises UserError when the config value called `name` is no probability below 1."""
-    if not 0 <= value < 1:
-        raise UserError(f"{name} is {value}; expected a rate in [0, 1)")
-
-
-def check_pair(name: str, values: Sequence[float]) -> tuple[float, float]:
-    """Returns the two numbers of a config value; raises UserError when it has not two."""
-    if len(values) != 2:
-        raise UserError(f"{name} is {tuple(values)}; expected two numbers, as (0.1, 1.0)")
-    low, high = values
-    return low, high
-
-
-def check_seed(name: str, seed: int) -> None:
-    """Raises UserError when the value called `name` is no seed of both NumPy's and JAX's keys."""
-    if not 0 <= seed < 2**32:
-        raise UserError(f"{name} is {seed}; expected an integer from 0 to {2**32 - 1}")

@@ -3,6 +3,8 @@
     python -m spectral_flax.report runs/vit_ti-cifar100 --out report
     python -m spectral_flax.report runs/a runs/b runs/c --out report
 
+What is no flag is a RUN, any number of them: a run directory, or one that holds some.
+
 Reads run directories, and those below the given ones, only: their config.json, metrics.jsonl,
 summary.json and evaluation/. Runs need not be finished; the page says what is missing and which
 command fills it.

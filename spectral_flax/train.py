@@ -4,23 +4,35 @@
     python -m spectral_flax.train --config configs/vit_ti_minus.py:npz=images.npz --workdir runs/a
     python -m spectral_flax.train --config configs/vit_ti.py --config.optimizer.learning_rate=3e-4
 
-The text after the colon picks the data; any value of the config can be overridden. The same command
-resumes a run that was stopped; a finished run says so.
+The same command resumes a run that was stopped; a finished run says so.
+
+These configs come with the package: configs/vit_ti.py, nanogpt_ti.py, and both with _minus, _plus,
+_star, _ns_minus, ...; vit_b16.py, nanogpt_char.py, nanogpt_small.py, deltanet_ti.py, ...
+
+The text after the colon picks the data:
+    of images   digits, cifar100, cifar10, npz=PATH, folder=PATH, tfds=NAME; after a comma augment=
+                none, park_kim or deit
+    of text     stdlib, bin=DIR, tiny_shakespeare, minipile, minipile=DIR
+
+Any value of a config can be overridden as --config.NAME=VALUE. Those that most are (all of them,
+with comments, are in spectral_flax/recipes/):
+    max_steps                     where to stop; 0: at the end of the schedule
+    seed, num_seeds               num_seeds=3 trains seed, seed + 1 and seed + 2 in one program
+    model.variant                 standard, plus, minus, star, ns_plus, ns_minus, ns_star, ...
+    model.depth, model.width      layers, and numbers in a token
+    optimizer.learning_rate       the largest of the schedule
+    training.global_batch_size    examples in a step, over all devices
+    parallel                      pmap: one copy of the state on each device; fsdp: split over them
+    remat                         none, dots or full: what is computed again to save memory
 """
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
 
-from spectral_flax import command
+from spectral_flax import command, config_flag
 
 FLAGS = flags.FlagValues()
 
-_CONFIG = config_flags.DEFINE_config_file(
-    "config",
-    help_string="Config file, with an optional :DATA after it.",
-    lock_config=True,
-    flag_values=FLAGS,
-)
+_CONFIG = config_flag.define_config(FLAGS)
 _WORKDIR = flags.DEFINE_string(
     "workdir",
     "",
@@ -41,10 +53,7 @@ def main() -> int:
 
     config = _CONFIG.value
     if config is None:
-        raise command.UserError("no --config given; try --config configs/vit_ti_minus.py")
-    if not isinstance(config, ConfigDict):  # a file that is not there fails when it is read
-        path = config_flags.get_config_filename(FLAGS["config"])
-        raise command.UserError(f"no config file {path}; try --config configs/vit_ti_minus.py")
+        raise command.UserError(f"no --config given; try --config {config_flag.EXAMPLE}")
     return run.train_and_report(config, _WORKDIR.value, _PROFILE.value)
 
 

@@ -81,7 +81,12 @@ def test_a_run_from_table_to_page(audit, runs, tmp_path):
     code, out, err = audit(*arguments)
     assert code == 0, err
     assert "layer" in err, "a progress bar"
-    assert out.startswith("good, step 7 (star), on the first 2 test examples of digits")
+    first, second, *_ = out.splitlines()
+    assert first.startswith(
+        "good, step 7 (star) is mixed: the Perron pair wins in 50 % of head maps and in 1 of 2 "
+        "layers; the pair of smallest real part wins in "
+    )
+    assert second == "seen on the first 2 test examples of digits"
     assert "per head, over the nonzero eigenvalues of each head's H: smoothing 50.0%" in out
     assert "per layer, the whole H with head-averaged attention: smoothing 50.0%" in out
     assert re.search(r"decided by: one pass [\d.]+%, powers .*, leading .*, eig [\d.]+%", out)
@@ -206,6 +211,9 @@ BAD = {
     "no text": (["--weights={bert}", "--text=none"], "--text none cannot be read: No such file"),
     "no tokeniser": (["--weights={gpt2}", "--text={words}"], "no .*tokenizer.json"),
     "text and data": (["--weights={bert}", "--text=a", "--data=b"], "--data .*--text .*not both"),
+    "no images": (["--weights={vit}", "--data=npz=none"], "--data npz=none: none does not exist"),
+    "no text, full": (["--weights={bert}", "--text=none", "--out=inputs"], "--text none cannot be"),
+    "no images, full": (["--weights={vit}", "--data=npz=no", "--out=inputs"], "no does not exist"),
     "text for images": (["--weights={vit}", "--text={words}"], "this is an image model"),
     "images for text": (["--weights={bert}", "--data=digits"], "this is a language model"),
 }

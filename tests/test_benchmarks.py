@@ -1,7 +1,9 @@
 """`python -m benchmarks` over scripts that pretend: the table, what is skipped, the exit code."""
 
+import importlib
 import json
 import pathlib
+import sys
 
 import pytest
 
@@ -113,6 +115,30 @@ def test_a_benchmark_that_hangs_is_ended(folder, capsys, monkeypatch):
     write(folder, "hangs", "import time; time.sleep(60)")
     assert runner.main(["--only", "hangs"], folder) == 1
     assert "hangs failed: did not end within 0.5 s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", runner.find(runner.HERE))
+def test_help_is_the_docstring_and_nothing_is_measured(name, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it raises ImportError
+    module = importlib.import_module(f"benchmarks.{name}")
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as stop:
+        module.main()
+    assert stop.value.code == 0
+    assert module.__doc__.strip() in capsys.readouterr().out
+    assert f"python -m benchmarks.{name}" in module.__doc__
+
+
+@pytest.mark.parametrize("name", runner.PACKAGES)
+def test_a_missing_package_is_one_line(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    module = importlib.import_module(f"benchmarks.{name}")
+    monkeypatch.setattr(sys, "argv", [name])
+    monkeypatch.setattr("jax.config.update", lambda *_: None)
+    with pytest.raises(SystemExit) as stop:
+        module.main()
+    message = "error: torch is missing; pip install -e '.[bench]'"
+    assert str(stop.value).startswith(message) and "\n" not in str(stop.value)
 
 
 def test_what_is_said_of_the_real_ones_is_of_ones_that_exist():

@@ -1,5 +1,6 @@
 """What every command does when the machine, not the flags, is what is wrong."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -9,7 +10,9 @@ import pytest
 from absl import flags
 from ml_collections import ConfigDict
 
+from spectral_flax import __main__ as package
 from spectral_flax import command
+from tests.command_runner import run_command
 
 
 def ends(main, monkeypatch, capsys, *arguments: str) -> tuple[int, str]:
@@ -96,9 +99,73 @@ def test_closed_streams_and_a_narrow_encoding_are_no_stack_trace(streams):
 def test_help_names_the_flags_and_no_file_of_this_machine(monkeypatch, capsys):
     values = flags.FlagValues()
     flags.DEFINE_integer("number", 0, "How many.", flag_values=values)
+    flags.DEFINE_integer("size", 3, "How large.", flag_values=values)
+    flags.DEFINE_enum("kind", None, ["a", "b"], "Which.", flag_values=values)
+    flags.DEFINE_bool("two_words", False, "Whether.", flag_values=values)
+    flags.DEFINE_alias("two-words", "two_words", flag_values=values)
     monkeypatch.setattr(sys, "argv", ["command", "--help"])
     with pytest.raises(SystemExit, match="0"):
         command.run(raising(RuntimeError("not run")), "Counts.", values)
     printed = capsys.readouterr().out
-    assert printed.startswith("Counts.") and "--number: How many." in printed
-    assert os.sep not in printed and "flagfile" not in printed
+    assert printed.split("\nFlags:\n")[0] == "Counts."
+    assert printed.split("\nFlags:\n")[1].splitlines() == [
+        "  --kind=a|b",
+        "      Which.",
+        "  --number=...",
+        "      How many.",
+        "  --size=...",
+        "      How large. Default: 3.",
+        "  --two_words",
+        "      Whether.",
+    ]
+
+
+def test_an_unknown_flag_names_the_nearest(monkeypatch, capsys):
+    code, err = ends(lambda: 0, monkeypatch, capsys, "--nubmer=1")
+    assert code == 1
+    assert err == "error: unknown flag --nubmer; did you mean 'number'? see --help\n"
+
+
+def run_package(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
+    """`python -m spectral_flax` in this process."""
+    monkeypatch.setattr(sys, "argv", ["spectral_flax", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        sys.exit(package.main())
+    printed = capsys.readouterr()
+    return stop.value.code, printed.out, printed.err
+
+
+def test_the_package_lists_its_commands(monkeypatch, capsys):
+    code, out, _ = run_package(monkeypatch, capsys)
+    assert code == 0
+    for name in package.COMMANDS:
+        assert re.search(rf"^  {re.escape(name)} +[A-Z].*\.$", out, re.MULTILINE), name
+    assert run_package(monkeypatch, capsys, "--help")[1] == out
+    code, out, err = run_package(monkeypatch, capsys, "trian")
+    assert code == 1 and out == "" and "did you mean 'train'?" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [(name, []) for name in package.COMMANDS]
+    + [("data.prepare", [source]) for source in ("text", "tiny_shakespeare", "minipile")],
+)
+def test_help_has_an_example_and_nothing_that_says_nothing(name, arguments, monkeypatch, capsys):
+    module = importlib.import_module(f"spectral_flax.{name}")
+    if hasattr(module, "FLAGS"):
+        code, out, _ = run_command(module, monkeypatch, capsys, "--help")
+    else:
+        with pytest.raises(SystemExit) as stop:
+            module.main([*arguments, "--help"])
+        code, out = stop.value.code, capsys.readouterr().out
+    assert code == 0
+    assert f"\n    python -m spectral_flax.{' '.join([name, *arguments])} " in out
+    for noise in ("(default:", "Alias for", "Default: ''", "None"):
+        assert noise not in out
+    assert name != "report" or "RUN" in out
+
+
+def test_the_package_runs_a_command():
+    line = [sys.executable, "-m", "spectral_flax", "sample", "--help"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stderr == "" and "--prompt_file" in done.stdout

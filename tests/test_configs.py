@@ -55,6 +55,24 @@ def test_config_loads_with_every_data_set(path):
     assert module.get_config() == module.get_config("digits")
 
 
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_what_a_run_proposes_next_comes_to_an_end(path):
+    proposed, config = set(), load(path).get_config()
+    while f"{FOLDER.name}/" in config.next:
+        assert config.next not in proposed, "it goes round"
+        proposed.add(config.next)
+        name, _, data = config.next.split()[-1].partition(":")
+        config = load(FOLDER.parent / name).get_config(data)
+    assert config.next.startswith("python -m spectral_flax.")
+
+
+def test_the_proposed_prompt_is_of_the_text():
+    module = load(FOLDER / "nanogpt_ti.py")
+    prompts = {"stdlib": "'import '", "tiny_shakespeare": "'ROMEO:'", "bin=data/x": "WORKDIR"}
+    for data, last in prompts.items():
+        assert module.get_config(data).next.endswith(last)
+
+
 def test_vit_b16_is_the_published_size():
     config = load(FOLDER / "vit_b16.py").get_config()
     assert config.is_locked and config.name == "vit_b16" and config.data.name == "tfds"

@@ -133,6 +133,17 @@ def test_commands_files_and_tests_that_are_named_exist(page):
         assert f"def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
 
 
+def test_the_python_of_the_readme_runs_as_it_stands():
+    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    made: dict = {}
+    exec(code, made)
+    assert made["output"].shape == (1, 512, 4, 64) and made["state"].shape == (1, 4, 64, 64)
+    keys = np.asarray(made["k"][0, :64, 0], np.float64)
+    exact = np.linalg.inv(np.eye(64) + np.tril(keys @ keys.T, -1))
+    np.testing.assert_allclose(made["inverse"], exact, atol=1e-5)
+    assert made["winner"].kind in list(DominanceKind)[:3]
+
+
 def run_example(name: str) -> dict:
     return runpy.run_path(str(DOCS / "examples" / f"{name}.py"))
 

@@ -128,7 +128,7 @@ BAD = {
         "did you mean 'bin=DIR'",
     ),
     "unknown init": ([*CONFIG_FLAG, "--config.model.init=x"], "unknown model.init 'x'; known:"),
-    "workdir is a file": ([*CONFIG_FLAG, "--workdir", __file__], "cannot write to --workdir"),
+    "workdir is a file": ([*CONFIG_FLAG, "--workdir", __file__], "is a file, not a directory"),
     "schedule": ([*CONFIG_FLAG, "--config.optimizer.schedule=cosin"], "did you mean 'cosine"),
 }
 
@@ -155,7 +155,9 @@ def test_run_finish_and_rerun(in_process, tmp_path):
     assert where == f"run directory: {shown}" and following.startswith(
         "next: python -m spectral_flax."
     )
-    assert "ns_minus on digits: batch 16 = 4 devices x 4" in err
+    assert (
+        "ns_minus on digits: batch 16 = 4 devices x 4, 1 process, 16 images a step, 91 steps" in err
+    )
     assert (summary["variant"], summary["dataset"], summary["steps"]) == ("ns_minus", "digits", 3)
     written = json.loads((workdir / "config.json").read_text())
     assert written["model"]["width"] == 12 and written["max_steps"] == 3

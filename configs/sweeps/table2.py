@@ -9,18 +9,11 @@ about 5 minutes on 2 CPU cores.
 """
 
 from spectral_flax.sweeping import Sweep
-from spectral_flax.sweeping.paper import SEEDS, VIT_SMOKE, VIT_VARIANTS, vit_run, vit_sweep_name
+from spectral_flax.sweeping.paper import vit_sweep
 
 FRACTIONS = (1.0, 0.5, 0.1)
 
 
 def get_config(data: str = "cifar100") -> Sweep:
     """data: as the config files of ViTs take it; digits is the smoke form."""
-    smoke = data == "digits"
-    runs = [
-        vit_run(variant, data, seed, fraction=fraction, overrides=VIT_SMOKE if smoke else None)
-        for seed in (SEEDS[:1] if smoke else SEEDS)
-        for fraction in FRACTIONS
-        for variant in VIT_VARIANTS
-    ]
-    return Sweep(vit_sweep_name(data), tuple(runs))
+    return vit_sweep(data, [{"fraction": fraction} for fraction in FRACTIONS])

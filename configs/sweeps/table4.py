@@ -9,7 +9,7 @@ digits enlarged to 32 x 32, 7 runs of a tiny model, 3 corruptions, about 3 minut
 
 from spectral_flax.sweeping import Evaluation, Sweep
 from spectral_flax.sweeping.enlarged_digits import FILE, write_enlarged_digits
-from spectral_flax.sweeping.paper import SEEDS, VIT_SMOKE, VIT_VARIANTS, vit_run, vit_sweep_name
+from spectral_flax.sweeping.paper import VIT_SMOKE, VIT_VARIANTS, vit_run, vit_sweep
 
 ALL = Evaluation(("--corruptions", "all"), "corruptions.json", sets=15 * 5)
 SOME = Evaluation(
@@ -19,16 +19,11 @@ SOME = Evaluation(
 
 def get_config(data: str = "cifar100") -> Sweep:
     """data: as the config files of ViTs take it; digits is the smoke form."""
-    if data == "digits":
-        smoke = VIT_SMOKE | {"model.patch_size": 16}
-        runs = [
-            vit_run(variant, f"npz={FILE}", 0, overrides=smoke, evaluations=[SOME])
-            for variant in VIT_VARIANTS
-        ]
-        return Sweep("vit_ti-digits32", tuple(runs), prepare=write_enlarged_digits)
-    runs = [
-        vit_run(variant, data, seed, evaluations=[ALL])
-        for seed in SEEDS
+    if data != "digits":
+        return vit_sweep(data, [{"evaluations": [ALL]}])
+    smoke = VIT_SMOKE | {"model.patch_size": 16}
+    runs = tuple(
+        vit_run(variant, f"npz={FILE}", 0, overrides=smoke, evaluations=[SOME])
         for variant in VIT_VARIANTS
-    ]
-    return Sweep(vit_sweep_name(data), tuple(runs))
+    )
+    return Sweep("vit_ti-digits32", runs, prepare=write_enlarged_digits)

@@ -5,12 +5,14 @@ import importlib
 from typing import Any
 from unittest import mock
 
+from spectral_flax.command import described
+
 
 def command_flags(module_name: str, subcommand: str = "") -> list[tuple[str, str]]:
     """(flag, what it does and its default) of an absl or argparse command."""
     module = importlib.import_module(module_name)
     if hasattr(module, "FLAGS"):
-        return _of_absl(module)
+        return described(module.FLAGS)
     parser = _parser_of(module)
     if subcommand:
         parser = next(
@@ -37,19 +39,6 @@ def _parser_of(module: Any) -> argparse.ArgumentParser:
         except _Caught as caught:
             return caught.args[0]
     raise TypeError(f"{module.__name__} parses no arguments")
-
-
-def _of_absl(module: Any) -> list[tuple[str, str]]:
-    found = []
-    for name, flag in sorted(module.FLAGS._flags().items()):
-        if flag.help.startswith("Alias for") or name in ("flagfile", "undefok"):
-            continue
-        default = "" if flag.default in (None, "", False) else f" Default: {flag.default!r}."
-        choices = getattr(flag.parser, "enum_values", None)
-        text = flag.help.removeprefix(f"<{'|'.join(choices or [])}>: ") + default
-        name = f"--{name}" if flag.boolean else f"--{name}={'|'.join(choices or ['...'])}"
-        found.append((name, text))
-    return found
 
 
 def _of_argparse(action: argparse.Action) -> tuple[str, str]:

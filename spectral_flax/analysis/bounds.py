@@ -63,15 +63,6 @@ def one_pass_bound(attention: jax.Array, error: jax.Array) -> jax.Array:
     return jnp.minimum(frobenius(d) + error, rows + wide * error)
 
 
-def dobrushin(attention: jax.Array) -> jax.Array:
-    """Dobrushin's coefficient 1/2 max_{i,k} sum_j |A_ij - A_kj| >= |lambda|, `[...]`; N^3 work."""
-
-    def from_row(row: jax.Array) -> jax.Array:
-        return jnp.abs(attention - row[..., None, :]).sum(axis=-1).max(axis=-1)
-
-    return 0.5 * lax.map(from_row, jnp.moveaxis(attention, -2, 0)).max(axis=0)
-
-
 def first_power(attention: jax.Array, error: jax.Array) -> Power:
     """D itself, normalised."""
     d = deflated(attention)

@@ -98,9 +98,9 @@ def simulate(
     return last if trajectory is None else jnp.concatenate([x[None], trajectory])
 
 
-def normalised(x: jax.Array) -> jax.Array:
-    """Unit tokens; a zero token stays zero."""
-    norm = jnp.linalg.norm(x, axis=-1, keepdims=True)
+def normalised(x: jax.Array, axis: int = -1) -> jax.Array:
+    """Unit vectors along an axis; a zero vector stays zero."""
+    norm = jnp.linalg.norm(x, axis=axis, keepdims=True)
     return x / jnp.where(norm > 0, norm, 1)
 
 

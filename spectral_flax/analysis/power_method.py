@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from spectral_flax.analysis.dynamics import normalised
 from spectral_flax.ops import eig
 
 # PM treats ALBERT-large (gap 5.3 % of lambda_1) as a near tie.
@@ -32,9 +33,8 @@ class Principal(NamedTuple):
     kind: jax.Array  # int32 [...], a PrincipalKind
     value: jax.Array  # complex [...], lambda_1 (of a pair the one with positive imaginary part)
     gap: jax.Array  # Re lambda_1 - Re of the next that is not its conjugate
-    basis: (
-        jax.Array
-    )  # [..., D, 3]: 1, 2 or (v_1 with a complex pair close behind) 3 columns, then 0
+    # [..., D, 3]: 1, 2 or (v_1 with a complex pair close behind) 3 columns, then 0.
+    basis: jax.Array
 
 
 class Alignment(NamedTuple):
@@ -185,9 +185,7 @@ def correlation(x: jax.Array, basis: jax.Array) -> jax.Array:
     Returns:
       `[...]`, from 0 to 1.
     """
-    norm = jnp.linalg.norm(x, axis=-1, keepdims=True)
-    unit = x / jnp.where(norm > 0, norm, 1)
-    inside = jnp.matmul(unit, basis.astype(x.dtype), precision=lax.Precision.HIGHEST)
+    inside = jnp.matmul(normalised(x), basis.astype(x.dtype), precision=lax.Precision.HIGHEST)
     return jnp.linalg.norm(inside, axis=-1)
 
 
@@ -252,7 +250,7 @@ def _planes(values: jax.Array, vectors: jax.Array) -> tuple[jax.Array, jax.Array
     size = jnp.abs(square)
     unit = jnp.where(size > 0, square / jnp.where(size > 0, size, 1), 1)
     turned = vectors * jnp.sqrt(unit.conj())
-    real, imaginary = _unit(turned.real), _unit(turned.imag)
+    real, imaginary = (normalised(part, axis=-2) for part in (turned.real, turned.imag))
     imaginary = jnp.where(is_complex[..., None, :], imaginary, 0)
     return jnp.stack([real, imaginary], axis=-1), is_complex
 
@@ -281,8 +279,7 @@ def _correlations(x: jax.Array, directions: Directions) -> tuple[jax.Array, jax.
 
     A pair's second column adds to its first and is itself of weight 0.
     """
-    norm = jnp.linalg.norm(x, axis=-1, keepdims=True)
-    x = x / jnp.where(norm > 0, norm, 1)
+    x = normalised(x)
     squares = jnp.square(jnp.matmul(x, directions.columns, precision=lax.Precision.HIGHEST))
     pair = (directions.weight == 2).astype(x.dtype)[None]
     all_of_them = jnp.sqrt(squares + jnp.roll(squares, -1, axis=-1) * pair)
@@ -296,15 +293,9 @@ def _orthonormal(columns: list[jax.Array]) -> jax.Array:
         for _ in range(2):
             for other in done:
                 column = column - other * jnp.sum(other * column, axis=-1, keepdims=True)
-            norm = jnp.linalg.norm(column, axis=-1, keepdims=True)
-            column = column / jnp.where(norm > 0, norm, 1)
+            column = normalised(column)
         done.append(column)
     return jnp.stack(done, axis=-1)
-
-
-def _unit(m: jax.Array) -> jax.Array:
-    norm = jnp.linalg.norm(m, axis=-2, keepdims=True)
-    return m / jnp.where(norm > 0, norm, 1)
 
 
 def _aligned_inputs(

@@ -22,7 +22,7 @@ from spectral_flax.analysis import (
     finish_alignment,
 )
 from spectral_flax.auditing.shared_weights import SharedWeights, is_shared, measure_shared
-from spectral_flax.auditing.subject import Subject
+from spectral_flax.auditing.subject import Subject, random_tokens
 
 PROMPTS, PROMPT_TOKENS = 1000, 10  # PM's 10,000 random tokens
 # What is measured of a layer; _mean is over all of its eigenvectors, _std over the tokens.
@@ -92,10 +92,8 @@ def measure_alignment(
 
 
 def random_prompts(prompts: int, width: int) -> jax.Array:
-    """Unit tokens of random direction (seed 0), `[prompts, PROMPT_TOKENS, width]`."""
-    shape = (prompts, PROMPT_TOKENS, width)
-    x = np.random.default_rng(0).standard_normal(shape, np.float32)
-    return jnp.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))
+    """`random_tokens`, PROMPT_TOKENS in each prompt."""
+    return random_tokens(prompts, PROMPT_TOKENS, width)
 
 
 def attention_alone(

@@ -38,7 +38,7 @@ def as_text(audit: AlignmentAudit) -> str:
                 f"the same weights in all {steps} layers: mean distance in a prompt "
                 f"{shared.distances[0].mean():.3f} -> {shared.distances[-1].mean():.3f}",
                 *(
-                    f"|corr| with {shared.labels[view]}: {ends[view]:.3f} after {steps} layers, "
+                    f"|cos| with {shared.labels[view]}: {ends[view]:.3f} after {steps} layers, "
                     f"{last[view]:.3f} after {far}"
                     for view in shared.final
                 ),
@@ -109,7 +109,7 @@ def _table(rows: Sequence[LayerAlignment]) -> Table:
     heads += [part for name in ("gamma", "psi", "rho") for part in ((name, ""), ("", "mean"))]
     with_product = any(row.cumulative is not None for row in rows)
     if with_product:
-        heads += [("product", "|corr|"), ("", "mean")]
+        heads += [("product", "|cos|"), ("", "mean")]
     lines = []
     for row in rows:
         again = f" run {row.run}" if row.run != row.index else ""

@@ -3,9 +3,18 @@
 import numpy as np
 
 from spectral_flax.data.images import load_data
+from spectral_flax.errors import UserError
+from spectral_flax.paths import expanded
 from spectral_flax.recipes.vit import vit_ti
 from spectral_flax.tasks.first_examples import first_examples
 from spectral_flax.tasks.image_source import image_sources
+
+
+def check_images(data: str) -> None:
+    """Raises UserError for a set that is not known, and for a file or folder that is not there."""
+    where = vit_ti("standard", data).data
+    if where.name in ("npz", "folder") and not expanded(where.path).exists():
+        raise UserError(f"--data {data}: {where.path} does not exist; give one that does")
 
 
 def test_images(data: str, size: int, data_dir: str, count: int) -> np.ndarray:

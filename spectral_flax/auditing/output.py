@@ -2,11 +2,10 @@
 
 import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Mapping
 
 from spectral_flax.errors import UserError
+from spectral_flax.paths import beside
 
 
 def check_writable(folder: pathlib.Path, force: bool) -> None:
@@ -33,21 +32,13 @@ def write_all(folder: pathlib.Path, files: Mapping[str, bytes]) -> None:
     no half of a file.
     """
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        with beside(folder, f".{folder.name}-") as temporary:
+            for name, content in files.items():
+                (temporary / name).write_bytes(content)
+            folder.mkdir(exist_ok=True)
+            for name in files:
+                os.replace(temporary / name, folder / name)
     except OSError as error:
-        raise _cannot(folder, error) from error
-    try:
-        for name, content in files.items():
-            (temporary / name).write_bytes(content)
-        folder.mkdir(exist_ok=True)
-        for name in files:
-            os.replace(temporary / name, folder / name)
-    except OSError as error:
-        raise _cannot(folder, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _cannot(folder: pathlib.Path, error: OSError) -> UserError:
-    return UserError(f"cannot write to --out {folder}: {error.strerror}; choose another folder")
+        raise UserError(
+            f"cannot write to --out {folder}: {error.strerror}; choose another folder"
+        ) from error

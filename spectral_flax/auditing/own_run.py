@@ -1,5 +1,6 @@
 """A training run of this package as the Subject of an audit."""
 
+import pathlib
 from typing import Any
 
 import jax
@@ -50,7 +51,8 @@ def _batch(config: ConfigDict, task: Task, data: str, examples: int) -> tuple[An
     batch = first_examples(task.test, examples)
     if not data:
         count = len(jax.tree.leaves(batch)[0])
-        return batch, f"the first {count} test examples of {config.data.name}"
+        name = pathlib.PurePath(config.data.path).name or config.data.name
+        return batch, f"the first {count} test examples of {name}"
     if "image" not in batch:
         raise UserError(f"--data {data} is for image models; leave it out")
     wanted = batch["image"].shape[1:]

@@ -1,12 +1,13 @@
 """An Audit as one HTML page that needs nothing beside it: tables, figures inlined, explanations."""
 
-import base64
 import html
 from collections.abc import Mapping
 
 from spectral_flax.auditing.measure import Audit
 from spectral_flax.auditing.page_alignment import ALIGNMENT_FIGURES
 from spectral_flax.auditing.report import summary_lines, table
+from spectral_flax.auditing.verdict import verdict
+from spectral_flax.plots.page import document, figure
 
 # File name of each figure, without .png: (heading, how to read it).
 FIGURES = {
@@ -18,9 +19,9 @@ FIGURES = {
     ),
     "spectrum": (
         "Eigenvalues of H = (W_V W_O)ᵀ",
-        "Against the Perron value λ_A = 1 an eigenvalue outside the circle |1 + λ| = 1 grows and "
-        "one inside shrinks. With all of them inside, nothing but other attention eigenvalues can "
-        "dominate.",
+        "Against the Perron value λ_A = 1 an eigenvalue outside the circle |1 + λ| = 1 grows "
+        "(blue-green) and one inside shrinks (red); of real ones the circle is what lies from −2 "
+        "to 0. With all of them inside, nothing but other attention eigenvalues can dominate.",
     ),
     "filtering": (
         "HFC/LFC across depth",
@@ -34,16 +35,24 @@ FIGURES = {
     ),
     **ALIGNMENT_FIGURES,
 }
+# The columns of `report.table`, and the words of `report.summary_lines`.
+_WORDS = {
+    "head%, layer%": "the share of attention matrices in which the smoothing pair wins (smooth), "
+    "the sharpening one (sharp), or neither (other); head%: each head by itself with its own part "
+    "of H, layer%: the mean of all heads with the whole H.",
+    "Re H min, max": "the smallest and the largest real part of H's eigenvalues; those above 0 "
+    "favour smoothing, those from −2 to 0 do not.",
+    "asymm": "|H − Hᵀ| / |H + Hᵀ|: 0 for a symmetric H, around 1 for random weights.",
+    "cond H, cond W_V": "the largest singular value over the smallest: 1 for an orthogonal matrix; "
+    "from 1e7 on singular, as far as float32 can tell.",
+    "HFC/LFC attn, mlp": "how large the tokens' differences are beside their mean, behind the "
+    "attention branch and behind the MLP; smaller than in the row above: tokens become more equal.",
+    "decided by": "how little had to be computed to know whether a matrix smooths. One pass: sums "
+    "over the attention matrix bound its other eigenvalues; powers: those of the matrix bound them "
+    "closer; leading eigenvalues: the few largest were computed; eig: all were.",
+}
 Table = tuple[list[tuple[str, str]], list[list[str]]]
 _NONE: Mapping[str, Table] = {}
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em;
-  color: #222 }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 14px }
-th, td { padding: 2px 10px; text-align: right; border-bottom: 1px solid #ddd }
-th { font-weight: 600 } img { max-width: 100%; height: auto } .scroll { overflow-x: auto }
-li, p { max-width: 50em }
-"""
 
 
 def as_html(audit: Audit, pngs: Mapping[str, bytes], tables: Mapping[str, Table] = _NONE) -> str:
@@ -53,27 +62,28 @@ def as_html(audit: Audit, pngs: Mapping[str, bytes], tables: Mapping[str, Table]
     tables: more of them, by their headings, each as `report.table` makes it.
     """
     lines = "\n".join(f"<li>{html.escape(line)}</li>" for line in summary_lines(audit))
-    title = html.escape(f"Audit of {audit.title}")
-    figures = "\n".join(_figure(name, png) for name, png in pngs.items())
-    more = "\n".join(
-        f"<h2>{html.escape(heading)}</h2>\n{_table(*content)}"
-        for heading, content in tables.items()
+    title = f"Audit of {audit.title}"
+    parts = [
+        f"<h1>{html.escape(title)}</h1>",
+        f"<p><b>It {html.escape(verdict(audit))}.</b></p>",
+        f"<p>Seen on {html.escape(audit.inputs)}.</p>",
+        f"<ul>\n{lines}\n</ul>",
+        _table(*table(audit)),
+        _explained(),
+        *(
+            f"<h2>{html.escape(heading)}</h2>\n{_table(*content)}"
+            for heading, content in tables.items()
+        ),
+        *(figure(*FIGURES.get(name, (name, "")), png) for name, png in pngs.items()),
+    ]
+    return document(title, "\n".join(parts))
+
+
+def _explained() -> str:
+    terms = "\n".join(
+        f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in _WORDS.items()
     )
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style></head>
-<body>
-<h1>{title}</h1>
-<p>Seen on {html.escape(audit.inputs)}.</p>
-<ul>
-{lines}
-</ul>
-{_table(*table(audit))}
-{more}
-{figures}
-</body>
-</html>
-"""
+    return f"<dl>\n{terms}\n</dl>"
 
 
 def _table(heads: list[tuple[str, str]], rows: list[list[str]]) -> str:
@@ -84,12 +94,3 @@ def _table(heads: list[tuple[str, str]], rows: list[list[str]]) -> str:
 
 def _row(tag: str, cells: list[str]) -> str:
     return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-
-def _figure(name: str, png: bytes) -> str:
-    heading, text = FIGURES.get(name, (name, ""))
-    source = base64.b64encode(png).decode("ascii")
-    return (
-        f"<h2>{html.escape(heading)}</h2>\n<p>{html.escape(text)}</p>\n"
-        f'<img alt="{html.escape(heading)}" src="data:image/png;base64,{source}">'
-    )

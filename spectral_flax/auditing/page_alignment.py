@@ -4,7 +4,7 @@
 ALIGNMENT_FIGURES = {
     "alignment": (
         "Alignment with the principal eigenvector",
-        "A layer as a step of the power method on F = (W_V W_O)ᵀ. γ: the mean |corr| of the tokens "
+        "A layer as a step of the power method on F = (W_V W_O)ᵀ. γ: the mean |cos| of the tokens "
         "behind it with its principal eigenvector, that of the eigenvalue of largest real part (or "
         "with the plane of a complex pair or of a near tie); ψ: how much it grew; ρ: the share of "
         "tokens for which it grew. Above the dashed means over all eigenvectors, the principal one "
@@ -12,12 +12,13 @@ ALIGNMENT_FIGURES = {
     ),
     "gaps": (
         "Spectral gaps",
-        "The real parts of F's leading eigenvalues. One step tilts tokens far only where the first "
-        "is well above the second.",
+        "The real parts of F's leading eigenvalues; open circles are complex ones, of which the "
+        "two of a pair lie on each other. One step tilts tokens far only where the first is well "
+        "above the second.",
     ),
     "cumulative": (
         "Alignment with the product of all layers",
-        "Whether one direction emerges along the whole depth: |corr| of the tokens behind a layer "
+        "Whether one direction emerges along the whole depth: |cos| of the tokens behind a layer "
         "with the principal eigenvector of F_t ... F_1, beside the mean over its eigenvectors.",
     ),
     "histogram": (
@@ -32,7 +33,7 @@ ALIGNMENT_FIGURES = {
     ),
     "trajectories": (
         "Alignment along the layers",
-        "|corr| with each, averaged over a prompt's tokens. Grey: prompts, red: their mean.",
+        "|cos| with each, averaged over a prompt's tokens. Grey: prompts, red: their mean.",
     ),
     "prolonged": (
         "Alignment, prolonged by extra identical layers",

@@ -9,7 +9,7 @@ import numpy as np
 
 from spectral_flax.analysis import Activations, AttentionStack, attention_step, attention_weights
 from spectral_flax.auditing.images import test_images
-from spectral_flax.auditing.subject import Subject
+from spectral_flax.auditing.subject import Subject, model_name, random_tokens
 from spectral_flax.errors import UserError
 from spectral_flax.interop import (
     ImageInputs,
@@ -25,14 +25,13 @@ from spectral_flax.interop.tokenizer import load_tokenizer
 def from_weights(path: str, data: str, text: str, examples: int, tokens: int) -> Subject:
     """A safetensors file or folder, or an .npz, seen on images, on a text, or on random tokens.
 
-    data: an image set, for vision models. text: a file, for language models. With neither, unit
-    tokens of random direction go through the attention branches alone, which every family allows.
+    data: an image set, for vision models. text: a file, for language models, where there is no
+    data. With neither, unit tokens of random direction go through the attention branches alone,
+    which every family allows.
     tokens: how many in a window of text or of random tokens, at most. Raises UserError for weights
     or inputs that cannot be read or do not fit.
     """
-    if data and text:
-        raise UserError("give --data (images) or --text (a file), not both")
-    title = pathlib.Path(path).resolve().name
+    title = model_name(path)
     if not data and not text:
         loaded = load_attention(path)
         bad = _bad_layers(loaded.stack, loaded.non_finite)
@@ -56,9 +55,7 @@ def random_activations(
     stack: AttentionStack, bad_layers: dict[int, str], examples: int, tokens: int
 ) -> Activations:
     """Unit tokens of random direction through attention and L2 normalisation alone (PM eq. 1)."""
-    shape = (examples, tokens, stack.w_q.shape[1])
-    directions = np.random.default_rng(0).standard_normal(shape, np.float32)
-    embedded = x = jnp.asarray(directions / np.linalg.norm(directions, axis=-1, keepdims=True))
+    embedded = x = random_tokens(examples, tokens, stack.w_q.shape[1])
     attention, after = [], []
     for index in stack.schedule():
         layer = stack.layer(index).anonymous()
@@ -120,13 +117,14 @@ def _windows(
         raise UserError(f"--text {text}: this is an image model; give it --data NAME")
     size = min(tokens, inputs.max_tokens)
     tokenizer = load_tokenizer(path, "--text", "leave --text out for random unit tokens")
-    windows = _encode(tokenizer, _read(text), size)
+    windows = _encode(tokenizer, read_text(text), size)
     ids = [window for window in windows if len(window) == len(windows[0])][:examples]
     described = f"{len(ids)} x {len(ids[0])} tokens of {pathlib.Path(text).name}"
     return jnp.asarray(ids, jnp.int32), described
 
 
-def _read(text: str) -> str:
+def read_text(text: str) -> str:
+    """The content of a text file; raises UserError where there is none."""
     try:
         content = pathlib.Path(text).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

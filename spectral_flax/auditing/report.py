@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from spectral_flax.auditing.measure import BRANCHES, FIGURES, RUNGS, Audit, LayerAudit, Per, Tally
+from spectral_flax.auditing.verdict import verdict
 
 # How each way of counting is named wherever it is shown: averaging first changes the answer.
 PER_NAMES: dict[Per, str] = {
@@ -61,8 +62,8 @@ def table(audit: Audit) -> tuple[list[tuple[str, str]], list[list[str]]]:
 
 def as_text(audit: Audit) -> str:
     """The whole of what the terminal shows."""
-    title = f"{audit.title}, on {audit.inputs}"
-    return "\n".join([title, "", *aligned(*table(audit)), "", *summary_lines(audit)])
+    title = [f"{audit.title} {verdict(audit)}", f"seen on {audit.inputs}"]
+    return "\n".join([*title, "", *aligned(*table(audit)), "", *summary_lines(audit)])
 
 
 def aligned(heads: list[tuple[str, str]], rows: list[list[str]]) -> list[str]:

@@ -10,12 +10,15 @@ from tqdm import tqdm
 
 from spectral_flax.auditing import alignment_report, figure1, sphere
 from spectral_flax.auditing.alignment import AlignmentAudit, measure_alignment
+from spectral_flax.auditing.images import check_images
 from spectral_flax.auditing.measure import Audit, Per, measure
 from spectral_flax.auditing.output import check_writable, write_all
 from spectral_flax.auditing.page import as_html
+from spectral_flax.auditing.pretrained import from_weights, read_text
 from spectral_flax.auditing.report import PER_NAMES, as_csv, as_json, as_text, tally_of
-from spectral_flax.auditing.subject import Subject, parse_indices
-from spectral_flax.errors import UserError, check_at_least
+from spectral_flax.auditing.subject import Subject, model_name, parse_indices
+from spectral_flax.errors import UserError
+from spectral_flax.paths import expanded
 from spectral_flax.plots.conditioning import conditioning_figure
 from spectral_flax.plots.figure1 import figure1 as figure1_figure
 from spectral_flax.plots.filtering import filtering_figure
@@ -23,6 +26,7 @@ from spectral_flax.plots.kinds import kinds_figure
 from spectral_flax.plots.spectrum import spectrum_figure
 from spectral_flax.plots.sphere import sphere_animation, sphere_figure
 from spectral_flax.plots.style import png
+from spectral_flax.values import check, whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +65,10 @@ def audit(options: Options) -> int:
     if not options.workdir.startswith("gs://") and not source.exists():
         flag = "--workdir" if options.workdir else "--weights"
         raise UserError(f"{flag} {source} does not exist; give a folder that does")
-    folder = _folder(options.out, source.resolve().stem or "model", options.force)
-    check_at_least("--examples", options.examples, 1)
-    check_at_least("--tokens", options.tokens, 2)
+    check("--examples", options.examples, whole(1, 2**16))
+    check("--tokens", options.tokens, whole(2, 2**20))
+    _check_inputs(options)
+    folder = _folder(options.out, model_name(str(source)) or "model", options.force)
     subject = _subject(options)
     layers = parse_indices("--layers", options.layers, subject.stack.num_layers, "layer")
     heads = parse_indices("--heads", options.heads, subject.stack.num_heads, "head")
@@ -160,8 +165,20 @@ def _figures(result: Audit) -> dict:
     }
 
 
+def _check_inputs(options: Options) -> None:
+    """Raises UserError for what a model cannot be seen on, before anything is said of --out."""
+    if options.text and options.workdir:
+        raise UserError("--text is for --weights; a run is seen on its own test data")
+    if options.text and options.data:
+        raise UserError("give --data (images) or --text (a file), not both")
+    if options.text:
+        read_text(options.text)
+    if options.data:
+        check_images(options.data)
+
+
 def _folder(out: str, name: str, force: bool) -> pathlib.Path:
-    folder = pathlib.Path(out).expanduser() if out else pathlib.Path("audits") / name
+    folder = expanded(out) if out else pathlib.Path("audits") / name
     check_writable(folder, force)
     return folder
 
@@ -170,11 +187,7 @@ def _subject(options: Options) -> Subject:
     if options.workdir:
         from spectral_flax.auditing.own_run import from_run
 
-        if options.text:
-            raise UserError("--text is for --weights; a run is seen on its own test data")
         return from_run(options.workdir, options.data, options.examples)
-    from spectral_flax.auditing.pretrained import from_weights
-
     return from_weights(
         options.weights, options.data, options.text, options.examples, options.tokens
     )

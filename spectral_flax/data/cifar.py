@@ -14,25 +14,24 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from spectral_flax.data.cifar_archive import (
-    DOWNLOAD_ERRORS,
     FORMATS,
     CifarRecords,
     download_archive,
     find_archive,
     read_archive,
 )
+from spectral_flax.data.download import DOWNLOAD_ERRORS
 from spectral_flax.data.image_set import ImageSet
 from spectral_flax.data.tfds_directory import (
-    builder_at,
     damaged,
     first_line,
-    prepare_with,
-    prepared_directory,
+    open_or_prepare,
     quiet,
     read_examples,
     tfds_root,
 )
 from spectral_flax.errors import UserError
+from spectral_flax.paths import expanded
 
 _UNDECODED = {"image": tfds.decode.SkipDecoding()}
 
@@ -107,12 +106,12 @@ class _CifarBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  #
 def _open(name: str, data_dir: str, archive: str = "") -> tfds.core.DatasetBuilder:
     """Returns a builder whose directory is complete, preparing it if need be."""
     root = tfds_root(data_dir)
-    prepared = prepared_directory(name, root)
-    if prepared is not None:
-        return builder_at(prepared)
-    file = pathlib.Path(archive).expanduser() if archive else _fetch(name, root)
-    builder = _CifarBuilder(name, read_archive(name, file), root)
-    return prepare_with(builder, root, "about a minute")
+
+    def make() -> tfds.core.DatasetBuilder:
+        file = expanded(archive) if archive else _fetch(name, root)
+        return _CifarBuilder(name, read_archive(name, file), root)
+
+    return open_or_prepare(name, root, make, "about a minute")
 
 
 def _fetch(name: str, root: pathlib.Path) -> pathlib.Path:

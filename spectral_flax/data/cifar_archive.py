@@ -7,25 +7,18 @@ pickles, which run code when loaded, and are never opened.
 
 import dataclasses
 import gzip
-import hashlib
-import http.client
 import os
 import pathlib
 import tarfile
 import tempfile
-import urllib.request
 import zlib
 
 import numpy as np
-import tqdm
 
+from spectral_flax.data.download import open_published
 from spectral_flax.errors import UserError
 
 _PIXELS = 32 * 32 * 3
-_CONNECT_SECONDS = 10.0
-
-# What download_archive raises when the network, or the disk it writes to, fails.
-DOWNLOAD_ERRORS = (OSError, http.client.HTTPException)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,31 +89,18 @@ def find_archive(name: str, data_dir: pathlib.Path) -> pathlib.Path | None:
 def download_archive(name: str, data_dir: pathlib.Path) -> pathlib.Path:
     """Downloads the archive to data_dir/downloads; the file appears there whole or not at all.
 
-    Raises DOWNLOAD_ERRORS, and UserError when the content is not what its authors published.
+    Raises as `open_published`.
     """
     form = FORMATS[name]
-    digest = hashlib.sha256()
-    with urllib.request.urlopen(form.url, timeout=_CONNECT_SECONDS) as response:
-        size = response.headers.get("Content-Length")
-        folder = data_dir / "downloads"
+    folder = data_dir / "downloads"
+    advice = f"try again, or copy the archive to {folder}"
+    with open_published(form.url, form.sha256, advice) as blocks:
         folder.mkdir(parents=True, exist_ok=True)
         # Beside its final place, so that the rename is atomic; unique, so that two may run.
         handle, part = tempfile.mkstemp(prefix=f"{form.file_name}.", suffix=".part", dir=folder)
         try:
-            with (
-                open(handle, "wb") as file,
-                tqdm.tqdm(total=int(size) if size else None, unit="B", unit_scale=True) as bar,
-            ):
-                bar.set_description(form.file_name)
-                while block := response.read(1 << 20):
-                    digest.update(block)
-                    file.write(block)
-                    bar.update(len(block))
-            if digest.hexdigest() != form.sha256:
-                raise UserError(
-                    f"{form.url} sent a file with SHA-256 {digest.hexdigest()}; expected "
-                    f"{form.sha256}: try again, or copy the archive to {folder}"
-                )
+            with open(handle, "wb") as file:
+                file.writelines(blocks)
             os.replace(part, folder / form.file_name)
         finally:
             pathlib.Path(part).unlink(missing_ok=True)

@@ -11,6 +11,7 @@ import numpy as np
 from spectral_flax.data.corruption_linear import SIZE
 from spectral_flax.data.corruption_weather import FROST_TEXTURES
 from spectral_flax.errors import UserError
+from spectral_flax.paths import expanded
 
 _SCALE = 0.2  # of the published script, for photographs of about 600 x 400
 
@@ -37,7 +38,7 @@ def load_frost(directory: str) -> tuple[np.ndarray, ...]:
     Only the first five are used, as in the published script. Raises UserError when there is none
     and for one that cannot be read or is too small to cut 32x32 pixels from.
     """
-    folder = pathlib.Path(directory).expanduser()
+    folder = expanded(directory)
     if not folder.is_dir():
         raise UserError(f"no directory of frost images at {directory}; leave it out for painted")
     files = sorted(p for p in folder.iterdir() if p.suffix.lower() in (".png", ".jpg", ".jpeg"))

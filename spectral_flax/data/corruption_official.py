@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from spectral_flax.array_files import map_npy
 from spectral_flax.data.corruption import SEVERITIES
 from spectral_flax.data.corruption_linear import SIZE
 from spectral_flax.errors import UserError
+from spectral_flax.paths import expanded
 
 PER_SEVERITY = 10_000
 _ROWS = PER_SEVERITY * len(SEVERITIES)
@@ -32,7 +34,7 @@ def open_official(directory: str, names: Iterable[str]) -> OfficialImages:
 
     Raises UserError, naming the file, for one that is missing, short, or of another shape or type.
     """
-    folder = pathlib.Path(directory).expanduser()
+    folder = expanded(directory)
     if not folder.is_dir():
         raise UserError(f"no directory {directory}; give the folder unpacked from CIFAR-100-C.tar")
     labels = _open(folder / "labels.npy", (_ROWS,))
@@ -49,8 +51,8 @@ def _open(path: pathlib.Path, shape: tuple[int, ...]) -> np.ndarray:
     if not path.is_file():
         raise UserError(f"no {path.name} in {path.parent}; unpack CIFAR-100-C.tar again")
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        array = map_npy(path)
+    except Exception as error:  # NumPy raises kinds of its own, by what is wrong in a header
         raise UserError(
             f"{path} cannot be read, or is cut short ({error}); unpack CIFAR-100-C.tar again"
         ) from error

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from spectral_flax.data.tokenizer import utf8
 from spectral_flax.errors import UserError
+from spectral_flax.paths import expanded
 
 Report = Callable[[int], object]  # is told how many more bytes of the input have been read
 
@@ -49,7 +50,7 @@ def read_documents(
 
 def check_files(files: Sequence[str]) -> list[pathlib.Path]:
     """Returns the paths; raises UserError for one that is no file."""
-    paths = [pathlib.Path(file).expanduser() for file in files]
+    paths = [expanded(file) for file in files]
     for path in paths:
         if path.is_dir():
             raise UserError(f"{path}: a directory; name the files in it, as {path}/*.txt")

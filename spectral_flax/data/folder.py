@@ -11,6 +11,7 @@ from PIL import Image
 from spectral_flax.data.records import in_threads, reason
 from spectral_flax.data.subset import balanced_subset
 from spectral_flax.errors import UserError
+from spectral_flax.paths import expanded
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 # The half that is tested on; the first of these that is there.
@@ -70,7 +71,7 @@ def folder_records(
     hidden directories and other files do not. Classes are numbered by sorted name. Raises UserError
     for any other layout.
     """
-    root = pathlib.Path(path).expanduser()
+    root = expanded(path)
     if not root.is_dir():
         found = "is a file" if root.exists() else "no such directory"
         raise UserError(f"{path}: {found}; expected {_LAYOUT}")
@@ -120,7 +121,8 @@ def _files(
         found = sorted(_pictures(directory / name))
         if not found:
             raise UserError(
-                f"{directory / name}: no {', '.join(SUFFIXES)} files; add some or remove it"
+                f"{directory / name}: no {', '.join(SUFFIXES)} files, and each directory is a "
+                f"class of pictures; add some, remove it, or name a folder of {_LAYOUT}"
             )
         paths += found
         labels += [names.index(name)] * len(found)

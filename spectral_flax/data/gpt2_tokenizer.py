@@ -13,6 +13,7 @@ import tokenizers
 from spectral_flax.data.tokenizer import MAX_VOCAB, checked_ids, read_meta, utf8
 from spectral_flax.data.word_pieces import word_pieces
 from spectral_flax.errors import UserError
+from spectral_flax.paths import expanded
 
 END_OF_TEXT = "<|endoftext|>"
 _HUB_NAMES = ("openai-community/gpt2", "gpt2")
@@ -117,7 +118,7 @@ def load_gpt2(path: str) -> Gpt2Tokenizer:
     """
     if not path:
         return _from_cache()
-    file = pathlib.Path(path).expanduser()
+    file = expanded(path)
     if file.is_dir():
         if (file / "vocab.json").is_file() and (file / "merges.txt").is_file():
             return _from_vocab_and_merges(file)

@@ -42,10 +42,12 @@ def load_images(name: str, *, path: str = "", data_dir: str = "") -> ImageSet:
     cifar100; "" is TFDS's own default (TFDS_DATA_DIR, else ~/tensorflow_datasets).
     Raises UserError for an unknown name and for data that is missing or malformed.
     """
-    if name == "digits":
-        return load_digits()
     if name == "npz":
         return load_npz(path)
+    if path:
+        raise UserError(f"data.path is '{path}', but {name} has none; for a file use npz=PATH")
+    if name == "digits":
+        return load_digits()
     if name in ("cifar10", "cifar100"):
         # TensorFlow Datasets takes a second to import; only these two sets pay for it.
         from spectral_flax.data.cifar import load_cifar

@@ -1,22 +1,18 @@
 """The user's own images, from one .npz file."""
 
-import pathlib
-import zipfile
-import zlib
-
 import numpy as np
 
+from spectral_flax.array_files import open_npz
 from spectral_flax.data.image_set import ImageSet
 from spectral_flax.errors import UserError
+from spectral_flax.paths import expanded
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 _LAYOUT = "np.savez(FILE, x_train=, y_train=, x_test=, y_test=)"
+_EXPECTED = f"expected an .npz file written by {_LAYOUT}"
 
 # Beyond what any image set has; numbers such as dates or hashes would make a head of terabytes.
 _MOST_CLASSES = 2**20
-
-# What NumPy, zipfile and zlib raise for damaged files, by what is damaged.
-_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def load_npz(path: str) -> ImageSet:
@@ -56,43 +52,18 @@ def load_npz(path: str) -> ImageSet:
 
 def _read(path: str) -> dict[str, np.ndarray]:
     """Returns the four arrays, whatever they hold."""
-    file = pathlib.Path(path).expanduser()
+    file = expanded(path)
     if not file.is_file():
         found = "is a directory" if file.is_dir() else "no such file"
-        raise UserError(f"{path}: {found}; expected an .npz file written by {_LAYOUT}")
-    # np.load reads .npy files and pickles too, and says "pickled data" of any text file.
-    if not zipfile.is_zipfile(file):
-        raise UserError(
-            f"{path}: not an .npz file, or a truncated one; expected a file written by {_LAYOUT}"
-        )
-    try:
-        # Opened here, because np.load leaves a damaged file open.
-        with file.open("rb") as handle, np.load(handle, allow_pickle=False) as npz:
-            missing = [key for key in KEYS if key not in npz]
-            if missing:
-                raise UserError(
-                    f"{path}: no {', '.join(missing)}; found {', '.join(npz) or 'no arrays'}; "
-                    f"expected the keys {', '.join(KEYS)}"
-                )
-            return {key: _member(path, npz, key) for key in KEYS}
-    except _UNREADABLE as error:
-        raise UserError(f"{path}: damaged ({error}); write it again") from error
-
-
-def _member(path: str, npz: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
-    """Returns one array of the file."""
-    try:
-        array = npz[key]
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        raise UserError(
-            f"{path}: {key} holds pickled Python objects, which are never loaded; expected a plain "
-            "uint8 or integer array (is it ragged?)"
-        ) from error
-    if not isinstance(array, np.ndarray):  # NumPy returns a member that is no array as bytes
-        raise UserError(f"{path}: {key} is not an array; write the file by {_LAYOUT}")
-    return array
+        raise UserError(f"{path}: {found}; {_EXPECTED}")
+    with open_npz(file, _EXPECTED) as members:
+        missing = [key for key in KEYS if key not in members]
+        if missing:
+            raise UserError(
+                f"{path}: no {', '.join(missing)}; found {', '.join(members) or 'no arrays'}; "
+                f"expected the keys {', '.join(KEYS)}"
+            )
+        return {key: members[key].read() for key in KEYS}
 
 
 def _check_half(path: str, half: str, x: np.ndarray, y: np.ndarray) -> None:

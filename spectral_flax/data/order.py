@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -16,28 +16,16 @@ def epoch_order(size: int, seed: int, epoch: int) -> np.ndarray:
     return rng.permutation(size).astype(np.int32)
 
 
-def shuffled_rows(size: int, batch_size: int, seed: int, step: int) -> np.ndarray:
-    """Returns the rows of one training step: [batch_size] int32.
-
-    Every epoch visits each example once; its last batch is filled up with PADDING.
-    """
-    steps_per_epoch = -(-size // batch_size)
-    epoch, index = divmod(step, steps_per_epoch)
-    rows = epoch_order(size, seed, epoch)[index * batch_size : (index + 1) * batch_size]
-    return _pad(rows, batch_size)
-
-
 def ordered_rows(size: int, batch_size: int, index: int) -> np.ndarray:
     """Returns the rows of one batch of an evaluation, in order: [batch_size] int32."""
     start = index * batch_size
     rows = np.arange(start, min(start + batch_size, size), dtype=np.int32)
-    return _pad(rows, batch_size)
+    return filled_up(rows, batch_size)
 
 
-def sequential_rows(size: int, batch_size: int) -> Iterator[np.ndarray]:
-    """Yields [batch_size] int32 batches that visit each example exactly once, in order."""
-    for index in range(-(-size // batch_size)):
-        yield ordered_rows(size, batch_size, index)
+def filled_up(rows: np.ndarray, batch_size: int) -> np.ndarray:
+    """Returns rows [batch_size] that end in PADDING where a batch is short of examples."""
+    return np.pad(rows, (0, batch_size - len(rows)), constant_values=PADDING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +64,3 @@ class Schedule:
 def shard(rows: np.ndarray, process: int, processes: int) -> np.ndarray:
     """Returns one process's equal part of rows [..., global batch]: a block of its own."""
     return rows.reshape(*rows.shape[:-1], processes, -1)[..., process, :]
-
-
-def _pad(rows: np.ndarray, batch_size: int) -> np.ndarray:
-    return np.pad(rows, (0, batch_size - len(rows)), constant_values=PADDING)

@@ -26,6 +26,7 @@ import re
 import signal
 from typing import NoReturn
 
+from spectral_flax.command import Parser
 from spectral_flax.data import corpus
 from spectral_flax.data.documents import check_files
 from spectral_flax.data.token_writer import (
@@ -42,13 +43,17 @@ from spectral_flax.data.tokenizer import (
     load_tokenizer,
 )
 from spectral_flax.errors import UserError
+from spectral_flax.paths import expanded
 
 HELD_OUT = fractions.Fraction(1, 10)  # nanoGPT's, for tiny Shakespeare
 
 
 def main(argv: list[str] | None = None) -> None:
     """Prepares what the arguments name and prints what was written."""
-    flags = _parser().parse_args(argv)
+    parser = _parser()
+    flags = parser.parse_args(argv)
+    if [] in vars(flags).values():  # what argparse makes of --out=--
+        parser.error("-- is the value of a flag; expected another")
     try:
         print(_prepare(flags))
     except UserError as error:
@@ -61,15 +66,8 @@ def main(argv: list[str] | None = None) -> None:
         raise SystemExit(f"error: interrupted; nothing was written to {flags.out}") from None
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in one line, as the other commands do."""
-
-    def error(self, message: str) -> NoReturn:
-        raise SystemExit(f"error: {message}; see --help")
-
-
 def _parser() -> argparse.ArgumentParser:
-    common = _Parser(add_help=False)
+    common = Parser(add_help=False)
     common.add_argument(
         "--tokenizer",
         choices=TOKENIZERS,
@@ -87,9 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=pathlib.Path, required=True, metavar="DIR", help="where the files are written"
     )
     common.add_argument("--force", action="store_true", help="replace the token files in --out")
-    documents = _Parser(add_help=False)
+    documents = Parser(add_help=False)
     documents.add_argument("--skip_empty", action="store_true", help="leave out empty documents")
-    held_out = _Parser(add_help=False)
+    held_out = Parser(add_help=False)
     held_out.add_argument(
         "--val_fraction",
         type=_share,
@@ -99,21 +97,38 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     assert __doc__
-    parser = _Parser(
-        prog="python -m spectral_flax.data.prepare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m spectral_flax.data.prepare", description=__doc__)
     sources = parser.add_subparsers(dest="source", required=True)
-    text = sources.add_parser("text", parents=[common, held_out, documents], help="your own files")
+
+    def source(name: str, parents: list[Parser], about: str, example: str) -> Parser:
+        return sources.add_parser(
+            name,
+            parents=parents,
+            help=about,
+            description=f"Turns {about} into token files.\n\n    {parser.prog} {name} {example}",
+            epilog=f"What it writes: {parser.prog} --help",
+        )
+
+    text = source(
+        "text",
+        [common, held_out, documents],
+        "your own files",
+        "notes.txt --tokenizer chars --out data/notes",
+    )
     text.add_argument("files", nargs="+", metavar="FILE", help="text, *.jsonl or *.parquet")
     text.add_argument("--field", default="text", help="of JSONL and Parquet; default: text")
-    tiny = sources.add_parser(
-        "tiny_shakespeare", parents=[common, held_out], help="through TensorFlow Datasets, 1 MB"
+    tiny = source(
+        "tiny_shakespeare",
+        [common, held_out],
+        "tiny Shakespeare (1 MB, through TensorFlow Datasets)",
+        "--tokenizer chars --out data/shakespeare",
     )
     tiny.add_argument("--data_dir", default="", help="default: TFDS's, ~/tensorflow_datasets")
-    sources.add_parser(
-        "minipile", parents=[common, documents], help="through Hugging Face datasets, 3 GB"
+    source(
+        "minipile",
+        [common, documents],
+        "MiniPile (3 GB, through Hugging Face datasets)",
+        "--tokenizer gpt2 --out data/minipile",
     )
     return parser
 
@@ -156,7 +171,7 @@ def _tokenizer(flags: argparse.Namespace, source: corpus.Corpus) -> Tokenizer:
         return load_gpt2(flags.tokenizer_file)
     if not flags.tokenizer_file:
         return learn_characters(source)
-    known = load_tokenizer(pathlib.Path(flags.tokenizer_file).expanduser())
+    known = load_tokenizer(expanded(flags.tokenizer_file))
     if not isinstance(known, CharsTokenizer):
         raise UserError(
             f"{flags.tokenizer_file}: no vocabulary of characters; expected a meta.json"

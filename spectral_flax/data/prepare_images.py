@@ -7,19 +7,14 @@ Downloads the published archive (170 MB) unless --data_dir or --archive has it, 
 in TFDS's layout (about 150 MB). A set that is there already is left alone. Needs no TensorFlow.
 """
 
-import argparse
-
+from spectral_flax.command import Parser
 from spectral_flax.data.cifar_archive import FORMATS
 from spectral_flax.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> None:
     """Prepares the set that the arguments name and prints its directory."""
-    parser = argparse.ArgumentParser(
-        prog="python -m spectral_flax.data.prepare_images",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m spectral_flax.data.prepare_images", description=__doc__)
     parser.add_argument("name", choices=sorted(FORMATS), help="the image set")
     parser.add_argument("--data_dir", default="", help="default: TFDS's, ~/tensorflow_datasets")
     parser.add_argument("--archive", default="", help="the published .tar.gz, if you have it")

@@ -15,7 +15,8 @@ from tqdm import tqdm
 from spectral_flax.data.decode import centre_box, decode_square, random_box
 from spectral_flax.data.image_set import ImageSet, mean_std
 from spectral_flax.data.subset import balanced_subset
-from spectral_flax.errors import UserError, check_at_least, check_pair
+from spectral_flax.errors import UserError
+from spectral_flax.ranges import check_values
 
 # Enough for a mean and a standard deviation to three digits.
 _MEAN_STD_IMAGES = 1024
@@ -136,12 +137,10 @@ def images_from_records(
 
 
 def _check(data: ConfigDict) -> None:
-    check_at_least("data.size", data.size, 1)
-    low, high = check_pair("data.areas", data.areas)
-    if not 0 < low <= high <= 1:
+    check_values(data, "data")
+    low, high = data.areas
+    if not 0 < low <= high:
         raise UserError(f"data.areas is {tuple(data.areas)}; expected 0 < low <= high <= 1")
-    if not 0 < data.crop <= 1:
-        raise UserError(f"data.crop is {data.crop}; expected more than 0 and at most 1")
 
 
 def _resident(records: Records, data: ConfigDict) -> tuple[np.ndarray, np.ndarray]:

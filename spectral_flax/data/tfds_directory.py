@@ -7,13 +7,14 @@ import pathlib
 import re
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow_datasets as tfds
 from absl import logging
 
 from spectral_flax.errors import UserError
+from spectral_flax.paths import expanded
 
 
 def tfds_root(data_dir: str) -> pathlib.Path:
@@ -24,7 +25,7 @@ def tfds_root(data_dir: str) -> pathlib.Path:
             f"the data directory is {path}, but data sets are read from file systems only; mount "
             "the bucket (Cloud Storage FUSE) and give --config.data_dir the mounted path"
         )
-    return pathlib.Path(path).expanduser()
+    return expanded(path)
 
 
 def prepared_directory(name: str, root: pathlib.Path) -> pathlib.Path | None:
@@ -45,7 +46,18 @@ def builder_at(directory: pathlib.Path) -> tfds.core.DatasetBuilder:
         raise damaged(directory, error) from error
 
 
-def prepare_with(
+def open_or_prepare(
+    name: str, root: pathlib.Path, make: Callable[[], tfds.core.DatasetBuilder], duration: str
+) -> tfds.core.DatasetBuilder:
+    """Returns the builder of a set's prepared directory; the first time `make` makes that.
+
+    make: one that writes the set in TFDS's layout. Raises UserError if it cannot be written.
+    """
+    prepared = prepared_directory(name, root)
+    return _prepare(make(), root, duration) if prepared is None else builder_at(prepared)
+
+
+def _prepare(
     builder: tfds.core.DatasetBuilder, root: pathlib.Path, duration: str
 ) -> tfds.core.DatasetBuilder:
     """Lets a builder write its directory, whole or not at all; returns one that can be read."""

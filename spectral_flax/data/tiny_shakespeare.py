@@ -4,20 +4,16 @@ A directory that TFDS prepared is read as it is; else one like it (name, version
 is prepared in array_record format from the published text, 1 MB.
 """
 
-import hashlib
-import http.client
 import pathlib
-import urllib.request
 from collections.abc import Iterable
 
 import tensorflow_datasets as tfds
 
+from spectral_flax.data.download import DOWNLOAD_ERRORS, open_published
 from spectral_flax.data.tfds_directory import (
-    builder_at,
     damaged,
     first_line,
-    prepare_with,
-    prepared_directory,
+    open_or_prepare,
     quiet,
     read_examples,
     tfds_root,
@@ -28,7 +24,6 @@ NAME = "tiny_shakespeare"
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 _SPLITS = ("train", "validation", "test")  # 90, 5 and 5 % of the characters, in this order
-_CONNECT_SECONDS = 10.0
 
 
 def read_tiny_shakespeare(data_dir: str = "") -> str:
@@ -39,12 +34,9 @@ def read_tiny_shakespeare(data_dir: str = "") -> str:
     """
     root = tfds_root(data_dir)
     with quiet():
-        prepared = prepared_directory(NAME, root)
-        if prepared is None:
-            text = _download(root)
-            builder = prepare_with(_TextBuilder(text, root), root, "a second")
-        else:
-            builder = builder_at(prepared)
+        builder = open_or_prepare(
+            NAME, root, lambda: _TextBuilder(_download(root), root), "a second"
+        )
         try:
             # Each split is one example.
             parts = [row["text"] for split in _SPLITS for row in read_examples(builder, split)]
@@ -84,9 +76,9 @@ class _TextBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # 
 
 def _download(root: pathlib.Path) -> str:
     try:
-        with urllib.request.urlopen(URL, timeout=_CONNECT_SECONDS) as response:
-            content = response.read()
-    except (OSError, http.client.HTTPException) as error:
+        with open_published(URL, SHA256, "try again") as blocks:
+            return b"".join(blocks).decode()
+    except DOWNLOAD_ERRORS as error:
         prepare = "python -m spectral_flax.data.prepare"
         raise UserError(
             f"no {NAME} in {root} and no download ({first_line(error)}); on a machine with a "
@@ -94,6 +86,3 @@ def _download(root: pathlib.Path) -> str:
             f"or with a copy of the text run `{prepare} text FILE --tokenizer chars --out {NAME}` "
             f"here; then train on it by bin={NAME}"
         ) from error
-    if (digest := hashlib.sha256(content).hexdigest()) != SHA256:
-        raise UserError(f"{URL} sent a file with SHA-256 {digest}; expected {SHA256}: try again")
-    return content.decode()

@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Iterator
 
 import numpy as np
@@ -22,6 +20,7 @@ from spectral_flax.data.tokenizer import (
 )
 from spectral_flax.data.word_pieces import word_pieces
 from spectral_flax.errors import UserError
+from spectral_flax.paths import beside, expanded
 
 FILES = ("train.bin", "val.bin", "meta.json")
 _BATCH = 1 << 20  # characters that are encoded together, whatever documents they are of
@@ -85,18 +84,14 @@ def new_directory(out: pathlib.Path, force: bool) -> Iterator[pathlib.Path]:
 
     Raises UserError as `check_out`.
     """
-    out = out.expanduser().resolve()
+    out = expanded(out).resolve()
     check_out(out, force)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    work = pathlib.Path(tempfile.mkdtemp(prefix=f"{out.name}.incomplete-", dir=out.parent))
-    new = work / "new"  # mkdtemp lets nobody else read what it makes
-    try:
+    with beside(out, f"{out.name}.incomplete-") as work:
+        new = work / "new"  # nobody else may read `work` itself
         new.mkdir()
         yield new
         check_out(out, force)
         _replace(out, new, work / "old")
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _replace(out: pathlib.Path, new: pathlib.Path, old: pathlib.Path) -> None:

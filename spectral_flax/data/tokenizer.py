@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from spectral_flax.errors import UserError
+from spectral_flax.paths import read_text
+from spectral_flax.values import check, whole
 
 TOKENIZERS = ("bytes", "chars", "gpt2")
 MAX_VOCAB = 2**16  # ids are stored as uint16
@@ -142,6 +144,7 @@ def tokenizer_from_json(meta: dict[str, Any], where: str) -> Tokenizer | None:
     """
     kind = meta.get("tokenizer")
     if kind is None and "vocab_size" in meta:
+        check(f"{where}: vocab_size", meta["vocab_size"], whole(1, MAX_VOCAB))
         return None
     if kind == "bytes":
         return BytesTokenizer()
@@ -161,8 +164,8 @@ def tokenizer_from_json(meta: dict[str, Any], where: str) -> Tokenizer | None:
 def read_meta(path: pathlib.Path) -> dict[str, Any]:
     """Returns a meta.json; raises UserError, naming it, unless it is a JSON object."""
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        meta = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: unreadable as JSON ({str(error).splitlines()[0]})") from error
     if not isinstance(meta, dict):
         raise UserError(f'{path}: not a JSON object; expected {{"tokenizer": ...}}')

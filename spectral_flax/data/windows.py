@@ -44,11 +44,6 @@ def window_weights(counts: np.ndarray, block: int) -> np.ndarray:
     return (np.arange(block) >= block - np.asarray(counts)[:, None]).astype(np.float32)
 
 
-def read_windows(tokens: np.ndarray, starts: np.ndarray, block: int) -> np.ndarray:
-    """Returns the tokens of some windows, int32 [B, block + 1]; reads no others from a file."""
-    return np.stack([tokens[start : start + block + 1] for start in starts]).astype(np.int32)
-
-
 def check_block(length: int, block: int, where: str = "the data") -> None:
     """Raises UserError unless a window of `block` inputs, and a target for each, fits `length`."""
     if block < 1:

@@ -27,7 +27,8 @@ from spectral_flax.evaluation.results import (
 from spectral_flax.tasks import make_task
 from spectral_flax.tasks.task import Params, Source
 from spectral_flax.training import distributed
-from spectral_flax.training.metrics import progress_bar, write_json
+from spectral_flax.training.files import write_json
+from spectral_flax.training.metrics import progress_bar
 from spectral_flax.training.saved_run import read_params
 
 # One corrupted set by type and severity: (images, labels).

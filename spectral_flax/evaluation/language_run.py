@@ -44,7 +44,7 @@ def load_language_run(workdir: str) -> LanguageRun:
         )
     meta = read_meta(pathlib.Path(path))
     tokenizer = tokenizer_from_json(meta, str(path))
-    vocab_size = tokenizer.vocab_size if tokenizer else int(meta["vocab_size"])
+    vocab_size = tokenizer.vocab_size if tokenizer else meta["vocab_size"]
     init = initialiser(language_model_module(config, vocab_size))
     params, step = read_params(workdir, init)
     return LanguageRun(config, params, step, vocab_size, tokenizer)

@@ -8,7 +8,8 @@ from spectral_flax.data.corruption import (
     SEVERITIES,
     check_corruption,
 )
-from spectral_flax.errors import UserError, check_at_least, check_seed
+from spectral_flax.errors import UserError
+from spectral_flax.values import SEED, check, whole
 
 _OFFICIAL = "official="
 
@@ -43,8 +44,8 @@ def parse_request(options: Options) -> Request:
 
     Raises UserError for a name or a severity that is not known, and for flags that contradict.
     """
-    check_seed("--seed", options.seed)
-    check_at_least("--max_images", options.max_images, 0)
+    check("--seed", options.seed, SEED)
+    check("--max_images", options.max_images, whole())
     official = ""
     names: list[str] = []
     for item in filter(None, (item.strip() for item in options.corruptions.split(","))):

@@ -8,7 +8,7 @@ from etils import epath
 
 from spectral_flax.data.corruption import CORRUPTIONS
 from spectral_flax.errors import UserError
-from spectral_flax.training.metrics import write_json
+from spectral_flax.training.files import make_folder, write_json
 
 # {corruption: {severity: accuracy in 0..1}}
 Accuracies = dict[str, dict[int, float]]
@@ -26,8 +26,12 @@ def read_results(
         return {}, settings
     try:
         old = json.loads(path.read_text())
-        theirs, accuracies = old["settings"], old["accuracy"]
-    except (ValueError, KeyError) as error:
+        theirs = dict(old["settings"])
+        read = {
+            name: {int(severity): float(value) for severity, value in row.items()}
+            for name, row in old["accuracy"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}); replace it with --force") from error
     differing = [
         f"{key} is {settings[key]!r} and was {theirs[key]!r}"
@@ -39,10 +43,6 @@ def read_results(
             f"{path} holds other results: {'; '.join(differing)}; keep them and choose another "
             "--out, or replace them with --force"
         )
-    read = {
-        name: {int(severity): value for severity, value in row.items()}
-        for name, row in accuracies.items()
-    }
     return read, theirs | settings
 
 
@@ -52,12 +52,7 @@ def results_directory(out: str, workdir: str) -> epath.Path:
     Raises UserError where it cannot be made.
     """
     directory = epath.Path(out or epath.Path(workdir) / "evaluation").expanduser()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cannot write to {directory}: {error.strerror}; choose another --out"
-        ) from error
+    make_folder(directory, "--out")
     return directory
 
 

@@ -1,16 +1,17 @@
 """Texts written by a trained language model."""
 
 import dataclasses
-import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from spectral_flax.errors import UserError, check_at_least, check_seed
+from spectral_flax.errors import UserError
 from spectral_flax.evaluation.language_run import LanguageRun, load_language_run
 from spectral_flax.models.decoding import Decoder, Sampling, decoder, generate
 from spectral_flax.ops import cap_lapack_threads
+from spectral_flax.paths import read_text
+from spectral_flax.values import SEED, check, number, whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,7 @@ def write_samples(workdir: str, request: Request) -> int:
     """
     if not workdir:
         raise UserError("no --workdir given; name the run directory of a language model")
-    _check(request)
+    check_request(request)
     cap_lapack_threads()
     run = load_language_run(workdir)
     if run.tokenizer is None:
@@ -57,15 +58,16 @@ def write_samples(workdir: str, request: Request) -> int:
     return 0
 
 
-def _check(request: Request) -> None:
-    check_seed("--seed", request.seed)
-    check_at_least("--num_samples", request.num_samples, 1)
-    check_at_least("--max_new_tokens", request.max_new_tokens, 1)
-    check_at_least("--temperature", request.temperature, 0)
+def check_request(request: Request) -> None:
+    """Raises UserError for a value that no text can be written with."""
+    check("--seed", request.seed, SEED)
+    check("--num_samples", request.num_samples, whole(1, 2**16))
+    check("--max_new_tokens", request.max_new_tokens, whole(1, 2**24))
+    check("--temperature", request.temperature, number())
     if request.top_k is not None:
-        check_at_least("--top_k", request.top_k, 1)
-    if request.top_p is not None and not 0 < request.top_p <= 1:
-        raise UserError(f"--top_p is {request.top_p}; expected a probability in (0, 1]")
+        check("--top_k", request.top_k, whole(1))
+    if request.top_p is not None:
+        check("--top_p", request.top_p, number(0, 1, above=True))
 
 
 def _prompt(request: Request, run: LanguageRun, model: Decoder) -> np.ndarray:
@@ -73,7 +75,7 @@ def _prompt(request: Request, run: LanguageRun, model: Decoder) -> np.ndarray:
     text = request.prompt
     if request.prompt_file:
         try:
-            text = pathlib.Path(request.prompt_file).expanduser().read_text(encoding="utf-8")
+            text = read_text(request.prompt_file)
         except (OSError, ValueError) as error:
             raise UserError(f"--prompt_file {request.prompt_file}: {error}") from error
     assert run.tokenizer is not None

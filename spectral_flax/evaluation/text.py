@@ -12,7 +12,7 @@ from spectral_flax.evaluation.options import Options
 from spectral_flax.evaluation.results import results_directory
 from spectral_flax.tasks.language_model import covering_source, predict
 from spectral_flax.training import distributed
-from spectral_flax.training.metrics import write_json
+from spectral_flax.training.files import write_json
 
 
 def evaluate_text(config: ConfigDict, options: Options) -> int:

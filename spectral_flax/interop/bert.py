@@ -4,7 +4,14 @@ import itertools
 
 from spectral_flax.errors import UserError
 from spectral_flax.interop.config import Config
-from spectral_flax.interop.layout import MOST_LAYERS, Facts, Layout, Source, divide_heads
+from spectral_flax.interop.layout import (
+    MOST_LAYERS,
+    Facts,
+    Layout,
+    Source,
+    divide_heads,
+    hub_facts,
+)
 
 _EMBEDDINGS = {
     "token": "embeddings.word_embeddings",
@@ -16,16 +23,7 @@ _TABLES = frozenset({"token", "position", "type"})
 
 
 def _bert_facts(config: Config, source: Source) -> Facts:
-    return Facts.uniform(
-        where=config.where,
-        width=config.integer("hidden_size"),
-        num_heads=config.integer("num_attention_heads"),
-        layers=config.integer("num_hidden_layers", source.layers, most=MOST_LAYERS),
-        causal=config.flag("is_decoder", False),
-        norm="post",
-        norm_epsilon=config.number("layer_norm_eps", 1e-12),
-        activation=config.text("hidden_act", "gelu"),
-    )
+    return hub_facts(config, source, causal=config.flag("is_decoder", False), norm="post")
 
 
 BERT = Layout(

@@ -88,6 +88,22 @@ class Facts:
         )
 
 
+def hub_facts(
+    config: Config, source: "Source", *, causal: bool, norm: Literal["pre", "post"]
+) -> Facts:
+    """Of families whose config.json has BERT's names: BERT itself, ViT and DeiT."""
+    return Facts.uniform(
+        where=config.where,
+        width=config.integer("hidden_size"),
+        num_heads=config.integer("num_attention_heads"),
+        layers=config.integer("num_hidden_layers", source.layers, most=MOST_LAYERS),
+        causal=causal,
+        norm=norm,
+        norm_epsilon=config.number("layer_norm_eps", 1e-12),
+        activation=config.text("hidden_act", "gelu"),
+    )
+
+
 def divide_heads(where: str, width: int, num_heads: int) -> int:
     """The width of a head; raises UserError if the heads do not divide the width."""
     if width % num_heads:
@@ -190,8 +206,7 @@ class Source:
 
     def shape(self, module: str, rank: int, row: tuple[int, ...] | None = None) -> Shape:
         """The shape, as stored, of the module's weight. UserError: missing, or of another rank."""
-        name = self._names(module, row)[0]
-        stored = self.aliases.get(name, name)
+        stored = self.stored_name(module, row)
         self.weights.check(stored, (None,) * rank)
         return self.weights.tensors[stored].shape
 

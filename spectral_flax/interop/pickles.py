@@ -27,7 +27,8 @@ def refusal(files: list[pathlib.Path]) -> UserError:
     lines = _LINES.format(files=[str(file) for file in files], target=str(target))
     return UserError(
         f"{first}: a PyTorch pickle, which can run code when opened and is never read here; "
-        f"convert it to safetensors with these lines of Python:\n{lines}"
+        "convert it to safetensors with these lines of Python:",
+        lines,
     )
 
 

@@ -1,9 +1,9 @@
 """The tokeniser that lies beside somebody else's weights."""
 
-import pathlib
 from typing import Any
 
 from spectral_flax.errors import UserError
+from spectral_flax.paths import expanded
 
 
 def load_tokenizer(path: str, wanted_by: str, instead: str) -> Any:
@@ -13,7 +13,7 @@ def load_tokenizer(path: str, wanted_by: str, instead: str) -> Any:
     """
     import tokenizers  # here, because only text needs it
 
-    where = pathlib.Path(path).expanduser()
+    where = expanded(path)
     file = (where if where.is_dir() else where.parent) / "tokenizer.json"
     if not file.is_file():
         raise UserError(

@@ -5,19 +5,11 @@ import re
 
 from spectral_flax.errors import UserError
 from spectral_flax.interop.config import Config
-from spectral_flax.interop.layout import MOST_LAYERS, Facts, Layout, Source
+from spectral_flax.interop.layout import Facts, Layout, Source, hub_facts
 
 
 def _hub_facts(config: Config, source: Source) -> Facts:
-    return Facts.uniform(
-        where=config.where,
-        width=config.integer("hidden_size"),
-        num_heads=config.integer("num_attention_heads"),
-        layers=config.integer("num_hidden_layers", source.layers, most=MOST_LAYERS),
-        causal=False,
-        norm_epsilon=config.number("layer_norm_eps", 1e-12),
-        activation=config.text("hidden_act", "gelu"),
-    )
+    return hub_facts(config, source, causal=False, norm="pre")
 
 
 _HEADS = {

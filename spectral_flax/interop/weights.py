@@ -6,10 +6,7 @@ NumPy with allow_pickle=False. Nothing is read into memory before its shape was 
 
 import contextlib
 import functools
-import math
 import pathlib
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -17,16 +14,14 @@ import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy, which safetensors
 import numpy as np
 import safetensors
 
+from spectral_flax.array_files import damaged, open_npz, pickled
 from spectral_flax.errors import UserError
 from spectral_flax.interop.config import Config, read_config, read_json
 from spectral_flax.interop.pickles import PICKLE_SUFFIXES, find_pickles, refusal
+from spectral_flax.paths import expanded
 
 _FLOATS = ("F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16")
 _INDEX = "model.safetensors.index.json"
-_BEST_DEFLATE = 1100  # more than zlib can shrink anything
-
-# What NumPy, zipfile and zlib raise for damaged files, by what is damaged.
-_DAMAGED_NPZ = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 Sizes = tuple[int | None, ...]  # None: any
 
@@ -67,10 +62,8 @@ class Weights:
             raise UserError(
                 f"{tensor.file}: tensor '{name}' is {tensor.dtype}; expected F32, F16, BF16 or F64"
             )
-        try:
+        with damaged(f"{tensor.file}: '{name}'", "download it again"):
             array = tensor.read()
-        except (safetensors.SafetensorError, MemoryError, *_DAMAGED_NPZ) as error:
-            raise UserError(f"{tensor.file}: '{name}' cannot be read: {error}") from error
         return array.astype(np.float32) if array.dtype.itemsize < 4 else array
 
     def check(self, name: str, shape: Sizes) -> None:
@@ -97,7 +90,7 @@ def open_weights(path: str) -> Iterator[Weights]:
       UserError: nothing there; a pickle (with the lines that convert it); a damaged file; an index
         entry that is missing or leaves the folder.
     """
-    file = pathlib.Path(path).expanduser()
+    file = expanded(path)
     with contextlib.ExitStack() as stack:
         try:
             if not path or not file.exists():
@@ -198,42 +191,10 @@ def _open_safetensors(
 def _open_npz(weights: Weights, file: pathlib.Path, stack: contextlib.ExitStack) -> None:
     # These files say all there is to say themselves; a config.json nearby is another model's.
     weights.config = Config(str(file), {}, file.parent)
-    if not zipfile.is_zipfile(file):
-        raise UserError(f"{file}: not an .npz file, or a truncated one; download it again")
-    try:
-        archive = stack.enter_context(zipfile.ZipFile(file))
-        for entry in archive.infolist():
-            if entry.filename.endswith(".npy"):
-                _list_array(weights, file, archive, entry)
-    except _DAMAGED_NPZ as error:
-        raise UserError(f"{file}: damaged ({error}); download it again") from error
-
-
-def _list_array(
-    weights: Weights, file: pathlib.Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo
-) -> None:
-    name = entry.filename.removesuffix(".npy")
-    with archive.open(entry) as data:
-        version = np.lib.format.read_magic(data)
-        header = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, _, dtype = header(data)
-        start = data.tell()
-    if dtype.hasobject:
-        raise UserError(f"{file}: '{name}' holds pickled Python objects, which are never loaded")
-    # Python integers, since a header may claim any shape; reading allocates what it claims.
-    size = start + math.prod(shape) * dtype.itemsize
-    if size != entry.file_size or size > _BEST_DEFLATE * entry.compress_size:
-        raise UserError(f"{file}: '{name}' is not as long as its header says; download it again")
-
-    def read() -> np.ndarray:
-        with archive.open(entry) as data:
-            return np.lib.format.read_array(data, allow_pickle=False)
-
-    weights.add(name, Tensor(tuple(shape), dtype.name, str(file), read))
+    for name, member in stack.enter_context(open_npz(file, "download it again")).items():
+        if member.dtype.hasobject:
+            raise pickled(file, name)
+        weights.add(name, Tensor(member.shape, member.dtype.name, str(file), member.read))
 
 
 def _dims(shape: Sizes) -> str:

@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError, check_at_least, nearest
 from spectral_flax.models.block import BlockConfig, LayerNorm, Mlp
-from spectral_flax.models.encoder import DTYPES
+from spectral_flax.models.encoder import check_stack
 from spectral_flax.models.layers import check_remat, stacked
 from spectral_flax.models.linear import INITS, Array, Linear
 from spectral_flax.ops import chunk_delta_rule, recurrent_delta_rule
@@ -50,25 +49,7 @@ class DeltaNetState(NamedTuple):
 def deltanet_config(config: ConfigDict, vocab_size: int) -> DeltaNetConfig:
     """Reads config.model; raises UserError for a model that cannot be built."""
     model = config.model
-    for name in ("width", "num_heads", "mlp_dim", "depth", "conv_size", "chunk_size"):
-        check_at_least(f"model.{name}", model[name], 1)
-    check_at_least("model.norm_epsilon", model.norm_epsilon, 0)
-    if model.width % model.num_heads:
-        raise UserError(
-            f"model.width {model.width} is not divisible by model.num_heads {model.num_heads}; "
-            "choose heads that divide the width"
-        )
-    if not 0 < model.beta_max <= 2:
-        raise UserError(
-            f"model.beta_max is {model.beta_max}; expected a number in (0, 2]: above 2 the state "
-            "grows without bound"
-        )
-    for name, known in (("init", INITS), ("dtype", DTYPES)):
-        if model[name] not in known:
-            raise UserError(
-                f"unknown model.{name} '{model[name]}'{nearest(model[name], known)} "
-                f"known: {', '.join(known)}"
-            )
+    check_stack(model)
     block = BlockConfig(
         model.width,
         model.num_heads,

@@ -1,7 +1,6 @@
 """A stack of blocks as a few scanned runs of layers that share one H kind."""
 
 import dataclasses
-import math
 from typing import Any
 
 import flax.linen as nn
@@ -9,11 +8,13 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError, check_at_least, check_pair, check_rate, nearest
+from spectral_flax.errors import UserError
 from spectral_flax.models.block import Block, BlockConfig, Cache
 from spectral_flax.models.h_matrix import BASELINES, HMatrix, homogeneous_runs
 from spectral_flax.models.layers import check_remat, stacked
 from spectral_flax.models.linear import INITS, Array
+from spectral_flax.ranges import check_values
+from spectral_flax.values import check_known
 
 DTYPES = ("float32", "bfloat16")
 ORTHOGONAL_METHODS = ("qr", "householder", "cayley")
@@ -51,37 +52,33 @@ class EncoderConfig:
         return homogeneous_runs(self.variant, self.depth, self.star_fraction)
 
 
+def check_stack(model: ConfigDict) -> None:
+    """Raises UserError for a config.model that no stack of layers can have, of whatever mixer."""
+    check_values(model, "model")
+    if model.width % model.num_heads:
+        raise UserError(
+            f"model.width {model.width} is not divisible by model.num_heads {model.num_heads}; "
+            "choose heads that divide the width"
+        )
+    check_known("model.init", model.init, tuple(INITS))
+    check_known("model.dtype", model.dtype, DTYPES)
+
+
 def encoder_config(config: ConfigDict, **facts: Any) -> EncoderConfig:
     """Reads what every stack shares: config.model and remat; raises UserError if it cannot be.
 
     facts: the fields of `BlockConfig` that the kind of model decides.
     """
     model = config.model
-    for name in ("width", "num_heads", "mlp_dim"):
-        check_at_least(f"model.{name}", model[name], 1)
-    check_at_least("model.norm_epsilon", model.norm_epsilon, 0)
-    for name in ("dropout", "stochastic_depth"):
-        check_rate(f"model.{name}", model[name])
-    if model.featscale_factor not in (1, 2):
-        raise UserError(f"model.featscale_factor is {model.featscale_factor}; expected 1 or 2")
-    if model.width % model.num_heads:
-        raise UserError(
-            f"model.width {model.width} is not divisible by model.num_heads {model.num_heads}; "
-            "choose heads that divide the width"
-        )
+    check_stack(model)
     if model.depth < 2:
         raise UserError(
             f"model.depth is {model.depth}; a stack needs at least 2 layers, since what this "
             "package studies is what happens between layers"
         )
-    for name, known in (("init", INITS), ("dtype", DTYPES), ("orthogonal", ORTHOGONAL_METHODS)):
-        if model[name] not in known:
-            raise UserError(
-                f"unknown model.{name} '{model[name]}'{nearest(model[name], known)} "
-                f"known: {', '.join(known)}"
-            )
-    low, high = check_pair("model.interval", model.interval)
-    if not -math.inf < low < high < math.inf:
+    check_known("model.orthogonal", model.orthogonal, ORTHOGONAL_METHODS)
+    low, high = model.interval
+    if low >= high:
         raise UserError(f"model.interval is ({low}, {high}); expected low < high")
     block = BlockConfig(
         width=model.width,

@@ -7,9 +7,10 @@ logits [B, T, V] float32 and the state after the last token, if one was given.
 import flax.linen as nn
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError, nearest
+from spectral_flax.errors import UserError
 from spectral_flax.models.deltanet import DeltaNetLm, deltanet_config
 from spectral_flax.models.nanogpt import NanoGpt, nanogpt_config
+from spectral_flax.values import check_known
 
 # Each with a value of config.model that no other has.
 MIXERS = {"attention": "variant", "deltanet": "conv_size"}
@@ -26,10 +27,7 @@ def language_model_module(config: ConfigDict, vocab_size: int) -> nn.Module:
 def check_mixer(config: ConfigDict) -> None:
     """Raises UserError for a mixer that is not known, and for one that the config is not of."""
     mixer = config.model.mixer
-    if mixer not in MIXERS:
-        raise UserError(
-            f"unknown model.mixer '{mixer}'{nearest(mixer, MIXERS)} known: {', '.join(MIXERS)}"
-        )
+    check_known("model.mixer", mixer, tuple(MIXERS))
     if MIXERS[mixer] not in config.model:
         raise UserError(
             f"model.mixer is '{mixer}' but the config has no model.{MIXERS[mixer]}; start from a "

@@ -5,7 +5,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from spectral_flax.errors import UserError, nearest
+from spectral_flax.values import check_known
 
 _POLICIES = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -16,10 +16,7 @@ REMATS = ("none", *_POLICIES)
 
 def check_remat(remat: str) -> str:
     """Returns it; raises UserError for a way of rematerialisation that is not known."""
-    if remat not in REMATS:
-        raise UserError(
-            f"unknown remat '{remat}'{nearest(remat, REMATS)} known: {', '.join(REMATS)}"
-        )
+    check_known("remat", remat, REMATS)
     return remat
 
 

@@ -11,10 +11,12 @@ import flax.linen as nn
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError, check_at_least, nearest
+from spectral_flax.errors import UserError
 from spectral_flax.models.block import Cache, LayerNorm
 from spectral_flax.models.encoder import Encoder, EncoderConfig, encoder_config
 from spectral_flax.models.linear import Array
+from spectral_flax.ranges import check_values
+from spectral_flax.values import check_known
 
 GELUS = ("exact", "tanh")
 
@@ -40,19 +42,16 @@ def nanogpt_config(config: ConfigDict, vocab_size: int) -> NanoGptConfig:
     Raises UserError for a model that cannot be built.
     """
     model = config.model
-    check_at_least("data.block_size", config.data.block_size, 1)
-    if model.gelu not in GELUS:
-        raise UserError(
-            f"unknown model.gelu '{model.gelu}'{nearest(model.gelu, GELUS)} "
-            f"known: {', '.join(GELUS)}"
-        )
+    check_values(model, "model")
+    check_values(config.data, "data")
+    check_known("model.gelu", model.gelu, GELUS)
     encoder = encoder_config(
         config,
         causal=True,
         use_bias=model.bias,
         qkv_bias=model.bias,
         tanh_gelu=model.gelu == "tanh",
-        residual_scale=(2 * max(model.depth, 1)) ** -0.5,
+        residual_scale=(2 * model.depth) ** -0.5,
     )
     if model.variant in ("featscale", "attnscale"):
         raise UserError(

@@ -20,6 +20,7 @@ from spectral_flax.ops.delta_rule_inputs import (
 from spectral_flax.ops.delta_rule_scan import read_state, write_state
 from spectral_flax.ops.pallas.delta_rule import Kernels, check_supported
 
+_IMPLEMENTATIONS = ("auto", "xla", "pallas")
 # "auto" on a CPU: work per token grows with the chunk, and steps cost little. Measured 16, 32, 64.
 _CPU_CHUNK = 16
 # Tokens per group of chunks in the XLA scan. A CPU wants the group in its second-level cache, and
@@ -112,9 +113,11 @@ def chunk_delta_rule(
 
     Source: arXiv 2406.06484 and 2412.06464; docs/theory.md.
     """
-    check_chunk_size(chunk_size)
-    if implementation not in ("auto", "xla", "pallas"):
-        raise ValueError(f"implementation is {implementation!r}; expected 'auto', 'xla', 'pallas'")
+    chunk_size = check_chunk_size(chunk_size)
+    if not isinstance(implementation, str) or implementation not in _IMPLEMENTATIONS:
+        raise ValueError(
+            f"implementation is {implementation!r}; expected one of {', '.join(_IMPLEMENTATIONS)}"
+        )
     inputs = check_inputs(q, k, v, beta, g, initial_state, cu_seqlens)
     kernels = None
     if implementation == "pallas":
@@ -153,11 +156,11 @@ def _resolve_precision(precision, dtype) -> lax.Precision:
         narrow = jnp.finfo(dtype).bits < 32
         return lax.Precision.DEFAULT if narrow else lax.Precision.HIGHEST
     try:
-        return lax.Precision(precision)
+        if isinstance(precision, str | lax.Precision):  # it would take 1, and so True, for "high"
+            return lax.Precision(precision)
     except ValueError:
-        raise ValueError(
-            f"precision is {precision!r}; expected 'default', 'high' or 'highest'"
-        ) from None
+        pass
+    raise ValueError(f"precision is {precision!r}; expected 'default', 'high' or 'highest'")
 
 
 def _kernels() -> Kernels:

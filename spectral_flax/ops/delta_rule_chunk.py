@@ -145,10 +145,7 @@ def _operands(group, chunk_size):
     if group.g is None:
         gates = rule.no_gates(chunk_size, k.ndim, dtype)
     else:
-        decay = rule.cumulate(_split_chunks(group.g, chunk_size).astype(dtype))
-        column = rule.LogDecay(*(part[..., :, None] for part in decay))
-        row = rule.LogDecay(*(part[..., None, :] for part in decay))
-        gates = rule.gates_of(column, row)
+        gates = rule.chunk_gates(_split_chunks(group.g, chunk_size).astype(dtype))
     return q, k, v, beta[..., None], gates
 
 

@@ -7,6 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from spectral_flax.ops.arguments import as_array, check_log_decay, floating, real
+
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 class Inputs(NamedTuple):
     """Checked arguments: q, k, v in one dtype, the rest in the accumulation dtype."""
@@ -30,15 +34,16 @@ class Packing(NamedTuple):
 
 def check_inputs(q, k, v, beta, g, initial_state, cu_seqlens) -> Inputs:
     """Returns the arguments in one form; raises ValueError or TypeError in one line."""
-    v = _floating(v, "v")
-    q, k = _floating(q, "q"), _floating(k, "k")
+    v = _tokens(v, "v")
+    q, k = _tokens(q, "q"), _tokens(k, "k")
     _check_layout(q, k, v)
     dtype = jnp.result_type(q, k, v)
     accumulate = jnp.promote_types(dtype, jnp.float32)
-    beta = _per_token(1.0 if beta is None else beta, "beta", q, accumulate)
+    beta = real(1.0 if beta is None else beta, "beta", accumulate)
+    beta = jnp.broadcast_to(beta, q.shape[:3]) if beta.ndim == 0 else _per_token(beta, "beta", q)
     if g is not None:
-        _check_sign(g)
-        g = _per_token(g, "g", q, accumulate)
+        given, g = g, _per_token(real(g, "g", accumulate), "g", q)
+        check_log_decay(given)
     if cu_seqlens is not None:
         cu_seqlens = _check_cu_seqlens(cu_seqlens, q)
     state = _check_state(initial_state, q, v, accumulate, cu_seqlens)
@@ -63,17 +68,20 @@ def check_scale(scale: float | None, key_size: int) -> float:
     """Returns the factor on the output, K**-0.5 unless given."""
     if scale is None:
         return max(key_size, 1) ** -0.5
-    if isinstance(scale, bool) or not isinstance(scale, int | float | np.number):
+    if isinstance(scale, bool) or not isinstance(scale, int | float | np.integer | np.floating):
         raise TypeError(f"scale is {type(scale).__name__}; expected a Python number or None")
+    if not abs(scale) < _LARGEST:  # nor is NaN
+        raise ValueError(f"scale is {scale}; expected a finite number or None")
     return float(scale)
 
 
-def check_chunk_size(chunk_size: int) -> None:
-    """Raises unless chunk_size is a positive integer."""
+def check_chunk_size(chunk_size: int) -> int:
+    """Returns it as Python's, whose products have no largest; raises unless it is above 0."""
     if isinstance(chunk_size, bool) or not isinstance(chunk_size, int | np.integer):
         raise TypeError(f"chunk_size is {chunk_size!r}; expected a positive integer")
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}; expected a positive integer")
+    return int(chunk_size)
 
 
 def pack(cu_seqlens, num_tokens: int, chunk_size: int) -> Packing:
@@ -113,10 +121,8 @@ def sequence_of_token(cu_seqlens, num_tokens: int) -> jax.Array:
     return jnp.clip(sequence, 0, cu_seqlens.shape[0] - 2).astype(jnp.int32)
 
 
-def _floating(x, name):
-    x = jnp.asarray(x)
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        raise TypeError(f"{name} has dtype {x.dtype}; expected a floating-point type")
+def _tokens(x, name):
+    x = floating(x, name)
     if x.ndim != 4:
         raise ValueError(f"{name} has shape {x.shape}; expected four axes [B, T, H, dim]")
     return x
@@ -132,30 +138,17 @@ def _check_layout(q, k, v):
         )
 
 
-def _per_token(x, name, q, dtype):
-    x = jnp.asarray(x)
-    if not jnp.issubdtype(x.dtype, jnp.number) or jnp.issubdtype(x.dtype, jnp.complexfloating):
-        raise TypeError(f"{name} has dtype {x.dtype}; expected a floating-point type")
-    if x.ndim == 0 and name == "beta":
-        return jnp.broadcast_to(x.astype(dtype), q.shape[:3])
+def _per_token(x, name, q):
     if x.shape != q.shape[:3]:
         raise ValueError(
             f"{name} has shape {x.shape}; q {q.shape} needs [B, T, H] = {q.shape[:3]}"
             + _swapped(x.shape, q.shape[:3])
         )
-    return x.astype(dtype)
-
-
-def _check_sign(g):
-    if not isinstance(g, jax.core.Tracer):  # NumPy, because jnp is traced even here inside jit
-        largest = np.max(np.asarray(g), initial=-np.inf)
-        if largest > 0:
-            raise ValueError(f"g reaches {largest:.3g}; log decays must be <= 0")
+    return x
 
 
 def _check_cu_seqlens(cu_seqlens, q):
-    if not isinstance(cu_seqlens, jax.Array):
-        cu_seqlens = np.asarray(cu_seqlens)
+    cu_seqlens = as_array(cu_seqlens, "cu_seqlens", np.asarray)
     if not jnp.issubdtype(cu_seqlens.dtype, jnp.integer):
         raise TypeError(f"cu_seqlens has dtype {cu_seqlens.dtype}; expected integers")
     if cu_seqlens.ndim != 1 or cu_seqlens.shape[0] < 2:
@@ -163,7 +156,7 @@ def _check_cu_seqlens(cu_seqlens, q):
     if q.shape[0] != 1:
         raise ValueError(f"q has shape {q.shape}; with cu_seqlens it must be [1, T, H, K]")
     if not isinstance(cu_seqlens, jax.core.Tracer):
-        offsets = np.asarray(cu_seqlens)
+        offsets = np.asarray(cu_seqlens).astype(np.int64)  # unsigned ones have no descents
         if offsets[0] != 0 or offsets[-1] != q.shape[1] or np.any(np.diff(offsets) < 0):
             raise ValueError(
                 f"cu_seqlens is {_shorten(offsets)}; expected ascending offsets from 0 to "
@@ -178,9 +171,7 @@ def _check_state(state, q, v, dtype, cu_seqlens):
     expected = (rows, q.shape[2], q.shape[3], v.shape[3])
     if state is None:
         return jnp.zeros(expected, dtype)
-    state = jnp.asarray(state)
-    if not jnp.issubdtype(state.dtype, jnp.floating):
-        raise TypeError(f"initial_state has dtype {state.dtype}; expected a floating-point type")
+    state = floating(state, "initial_state")
     if state.shape != expected:
         what = "[B, H, K, V]" if cu_seqlens is None else "[sequences, H, K, V]"
         raise ValueError(f"initial_state has shape {state.shape}; expected {what} = {expected}")

@@ -119,6 +119,14 @@ def gates_of(column: LogDecay, row: LogDecay) -> Gates:
     )
 
 
+def chunk_gates(g: jax.Array) -> Gates:
+    """Returns the gates of log decays `[..., C]`."""
+    decay = cumulate(g)
+    column = LogDecay(*(part[..., :, None] for part in decay))
+    row = LogDecay(*(part[..., None, :] for part in decay))
+    return gates_of(column, row)
+
+
 def strict_gram(k: jax.Array, beta: jax.Array, inner: jax.Array) -> jax.Array:
     """Returns N = diag(beta) stricttril(K K^T * D), at the highest precision."""
     n = beta * (contract(k, k, -1, -1, lax.Precision.HIGHEST) * inner)

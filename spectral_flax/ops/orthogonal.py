@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from spectral_flax.ops.arguments import floating
 from spectral_flax.ops.lapack import each_matrix
 from spectral_flax.ops.triangular import unit_lower_inverse
 
@@ -52,11 +53,9 @@ def orthogonal(theta: jax.Array, method: str = "qr") -> jax.Array:
 
     Source: arXiv 2401.04301 section 4 (V_H from QR); kexue.fm 11563 at beta = 2 (compact WY).
     """
-    theta = jnp.asarray(theta)
-    if method not in _METHODS:
+    theta = floating(theta, "theta")
+    if not isinstance(method, str) or method not in _METHODS:
         raise ValueError(f"method is {method!r}; expected one of {', '.join(_METHODS)}")
-    if not jnp.issubdtype(theta.dtype, jnp.floating):
-        raise TypeError(f"theta has dtype {theta.dtype}; expected a floating-point type")
     if theta.ndim < 2 or theta.shape[-1] != theta.shape[-2] or theta.shape[-1] == 0:
         raise ValueError(f"theta has shape {theta.shape}; expected [..., D, D] with D >= 1")
     return _METHODS[method](theta.astype(jnp.promote_types(theta.dtype, jnp.float32)))

@@ -11,6 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from spectral_flax.ops import delta_rule_step as rule
+from spectral_flax.ops.arguments import check_log_decay, floating, real
+
 _HIGHEST = lax.Precision.HIGHEST
 # Rows solved by substitution before block merges take over; measured best on CPU (8 < 16 < 32).
 _TILE = 8
@@ -32,12 +35,12 @@ def unit_lower_inverse(n: jax.Array, *, method: str = "auto") -> jax.Array:
       TypeError: n is not floating point.
       ValueError: n is not square in its last two axes, or the method is unknown.
     """
-    n = jnp.asarray(n)
+    n = _at_least_float32(n, "n")
     if n.ndim < 2 or n.shape[-1] != n.shape[-2] or n.shape[-1] == 0:
         raise ValueError(f"n has shape {n.shape}; expected [..., C, C] with C >= 1")
-    if method not in ("auto", "blocks", "solve"):
+    if not isinstance(method, str) or method not in ("auto", "blocks", "solve"):
         raise ValueError(f"method is {method!r}; expected 'auto', 'blocks' or 'solve'")
-    return _inverse(_at_least_float32(n, "n"), "blocks" if method == "auto" else method)
+    return _inverse(n, "blocks" if method == "auto" else method)
 
 
 def delta_inverse(
@@ -58,29 +61,18 @@ def delta_inverse(
       `[..., C, C]`, unit lower triangular.
 
     Raises:
-      TypeError: k is not floating point.
-      ValueError: beta or g does not match k.
+      TypeError: an argument has the wrong dtype.
+      ValueError: beta or g does not match k; g is known to be above 0.
 
     Source: kexue.fm 11563, with write strength and gate as in docs/theory.md.
     """
     k, strength = _chunk_inputs(k, beta)
     n = strength[..., None] * jnp.matmul(k, jnp.swapaxes(k, -1, -2), precision=_HIGHEST)
     if g is not None:
-        g = _per_token(jnp.asarray(g), k, "g").astype(k.dtype)
-        n = n * decay_ratios(jnp.cumsum(g, axis=-1))
+        decay = _per_token(real(g, "g", k.dtype), k, "g")
+        check_log_decay(g)
+        n = n * rule.chunk_gates(decay).inner
     return unit_lower_inverse(n)
-
-
-def decay_ratios(log_decay: jax.Array) -> jax.Array:
-    """Returns exp(G_t - G_i) for t >= i and 0 above the diagonal; `[..., C]` to `[..., C, C]`.
-
-    Exponents are masked before exp: above the diagonal they are positive without limit, and
-    0 * inf in a gradient would be NaN.
-    """
-    difference = log_decay[..., :, None] - log_decay[..., None, :]
-    c = log_decay.shape[-1]
-    lower = jnp.tril(jnp.ones((c, c), bool))
-    return jnp.where(lower, jnp.exp(jnp.where(lower, difference, 0)), 0)
 
 
 def householder_inverse(k: jax.Array, beta: jax.Array | float | None = None) -> jax.Array:
@@ -97,7 +89,7 @@ def householder_inverse(k: jax.Array, beta: jax.Array | float | None = None) -> 
       `[..., C, C]`, unit lower triangular.
 
     Raises:
-      TypeError: k is not floating point.
+      TypeError: an argument has the wrong dtype.
       ValueError: beta does not match k.
 
     Source: kexue.fm 11563. Erratum: its last formula prints H_{i+1 -> t}, one factor too many (0
@@ -184,8 +176,7 @@ def _dot(a, b):
 
 
 def _at_least_float32(x, name):
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        raise TypeError(f"{name} has dtype {x.dtype}; expected a floating-point type")
+    x = floating(x, name)
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
@@ -196,11 +187,10 @@ def _per_token(x, k, name):
 
 
 def _chunk_inputs(k, beta) -> tuple[jax.Array, jax.Array]:
-    k = jnp.asarray(k)
+    k = _at_least_float32(k, "k")
     if k.ndim < 2 or k.shape[-2] == 0:
         raise ValueError(f"k has shape {k.shape}; expected [..., C, K] with C >= 1")
-    k = _at_least_float32(k, "k")
-    beta = jnp.asarray(1 if beta is None else beta, k.dtype)
+    beta = real(1 if beta is None else beta, "beta", k.dtype)
     if beta.ndim == 0:
         return k, jnp.broadcast_to(beta, k.shape[:-1])
     return k, _per_token(beta, k, "beta")

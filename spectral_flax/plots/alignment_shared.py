@@ -12,7 +12,7 @@ _GREY = "#bbbbbb"
 
 
 def histogram_figure(final: Mapping[str, np.ndarray], labels: Mapping[str, str]) -> Figure:
-    """How tokens correlate with each view behind the last layer: signed, and with a projection.
+    """The cosine of tokens with each view behind the last layer: signed, and with a projection.
 
     final: {view: [tokens]} with the views "first", "second" (from -1 to 1), "projection" (from 0).
     """
@@ -24,7 +24,7 @@ def histogram_figure(final: Mapping[str, np.ndarray], labels: Mapping[str, str])
         weights = np.full(len(values), 100 / len(values))
         axes.hist(values, bins=40, range=(low, 1.0), weights=weights, color=colour)
         bare(axes)
-        axes.set_title(f"corr of a token with\n{labels[view]}", fontsize=9)
+        axes.set_title(f"cos of a token with\n{labels[view]}", fontsize=9)
         axes.set_xlim(low, 1)
     panels[0].set_ylabel("% of the tokens")
     return figure
@@ -43,7 +43,7 @@ def distance_figure(distances: np.ndarray) -> Figure:
 def trajectories_figure(
     trajectories: Mapping[str, np.ndarray], labels: Mapping[str, str], depth: int
 ) -> Figure:
-    """|corr| with each view along the layers; past `depth` they are extra identical ones.
+    """|cos| with each view along the layers; past `depth` they are extra identical ones.
 
     trajectories: {view: [steps + 1, prompts]}; grey lines are prompts, the red one is their mean.
     """
@@ -55,7 +55,7 @@ def trajectories_figure(
         if len(lines) > depth + 1:
             axes.axvline(depth, color="#444444", linewidth=0.8, linestyle=":")
         axes.set_ylim(0, 1.02)
-        axes.set_title(f"|corr| of a token with {labels[view]}", fontsize=9)
+        axes.set_title(f"|cos| of a token with {labels[view]}", fontsize=9)
     panels[-1].set_xlabel("layers passed")
     return figure
 

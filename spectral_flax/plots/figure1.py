@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from spectral_flax.plots.style import SHARPENING, SMOOTHING, bare, new_figure
 
@@ -19,8 +20,8 @@ def figure1(
     Of each row: its title, the steps of its images, the images [steps, S, S, 3] around 0 to 1, and
     HFC/LFC at every step.
     """
-    figure = new_figure(1.9 * len(steps[0]) + 0.4, 7.4)
-    parts = np.asarray(figure.subfigures(3, 1, height_ratios=(2.2, 2.2, 2.4)))
+    figure = new_figure(1.9 * len(steps[0]) + 0.4, 6.6)
+    parts = np.asarray(figure.subfigures(3, 1, height_ratios=(2.2, 2.2, 1.6)))
     curves = bare(parts[2].subplots())
     for row, (name, colour) in enumerate((("smoothing", SMOOTHING), ("sharpening", SHARPENING))):
         parts[row].suptitle(titles[row], fontsize=10, color=colour)
@@ -35,7 +36,8 @@ def figure1(
     curves.set_yscale("log")
     curves.xaxis.set_major_formatter("{x:g}")
     curves.yaxis.set_major_formatter("{x:g}")
-    curves.yaxis.set_minor_formatter("{x:.2g}")
+    curves.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    curves.yaxis.set_minor_formatter(NullFormatter())
     curves.set_xlabel("step")
     curves.set_ylabel("HFC / LFC")
     curves.legend(frameon=False)

@@ -35,7 +35,7 @@ def kinds_figure(
             bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
         layer_axis(axes, "")
         axes.set_title(title, fontsize=10)
-        axes.set_ylabel("% of cases")
+        axes.set_ylabel("% of attention matrices")
         axes.set_ylim(0, 100)
         axes.set_xticks(places, [str(layer) for layer in layers])
     panels[-1].set_xlabel("layer")

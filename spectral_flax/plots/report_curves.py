@@ -1,4 +1,4 @@
-"""What happened over training, and over depth at its end: a line a variant, seeds as a band."""
+"""What happened over training, and over depth: a line a variant, seeds as a band."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from spectral_flax.plots.report_style import colour, dash, panel
+from spectral_flax.plots.report_style import colour, dash, logarithmic_y, panel
 from spectral_flax.plots.style import new_figure
 
 _COLUMNS = 3
@@ -32,7 +32,6 @@ class Panel:
     x_label: str
     bands: Mapping[str, Band]
     logarithmic: bool = False
-    whole_x: bool = False
     levels: tuple[float, ...] = ()
 
 
@@ -62,13 +61,7 @@ def curves_figure(title: str, panels: Sequence[Panel]) -> Figure:
 
 def _draw(axes: Axes, shown: Panel) -> None:
     panel(axes, shown.title, shown.x_label)
-    if shown.logarithmic:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("{x:.2g}")
-        axes.tick_params(which="minor", labelsize=7)
-    if shown.whole_x:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
     for level in shown.levels:
         axes.axhline(level, color="#999999", linewidth=0.8)
     for variant, band in shown.bands.items():
@@ -79,3 +72,5 @@ def _draw(axes: Axes, shown: Panel) -> None:
         if band.spread.any():
             lower, upper = band.mean - band.spread, band.mean + band.spread
             axes.fill_between(band.x, lower, upper, color=colour(variant), alpha=0.15, linewidth=0)
+    if shown.logarithmic:
+        logarithmic_y(axes)

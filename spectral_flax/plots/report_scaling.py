@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from spectral_flax.plots.report_style import colour, dash, panel
+from spectral_flax.plots.report_style import colour, dash, logarithmic_y, panel
 from spectral_flax.plots.style import new_figure
 from spectral_flax.reporting.scaling import CONFIDENCE, Study
 
@@ -27,10 +27,7 @@ def scaling_figure(study: Study) -> Figure:
         for variant in study.points:
             _draw(place, study, variant, name, other, largest)
         place.set_xscale("log")
-        place.set_yscale("log")
-        place.yaxis.set_major_formatter("{x:g}")
-        place.yaxis.set_minor_formatter("{x:.3g}")
-        place.tick_params(which="minor", labelsize=7)
+        logarithmic_y(place)
     axes[0].legend(frameon=False, fontsize=9)
     _exponents(axes[-1], study, names)
     figure.suptitle(study.title, fontsize=10)

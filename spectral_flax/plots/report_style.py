@@ -1,6 +1,7 @@
 """Colours of the variants, the same in every figure of a report."""
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from spectral_flax.plots.style import bare
 
@@ -34,3 +35,16 @@ def panel(axes: Axes, title: str, x_label: str) -> Axes:
     axes.set_xlabel(x_label, fontsize=9)
     axes.tick_params(labelsize=8)
     return bare(axes)
+
+
+def logarithmic_y(axes: Axes) -> None:
+    """A logarithmic axis with plain numbers, for what has been drawn already."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    low, high = axes.get_ylim()
+    if high > 8 * low:  # there the numbers between would lie on each other
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.yaxis.set_minor_formatter("{x:.3g}")
+        axes.tick_params(which="minor", labelsize=7)

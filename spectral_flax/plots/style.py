@@ -1,7 +1,9 @@
 """What all figures share: colours, axes, and how a figure becomes a PNG."""
 
 import io
+from collections.abc import Sequence
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -29,6 +31,26 @@ def layer_axis(axes: Axes, what: str = "layer") -> Axes:
     axes.set_xlabel(what)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return bare(axes)
+
+
+def legend_above(axes: Axes) -> None:
+    """A legend over the panel, where it hides no curve."""
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=4,
+        frameon=False,
+        fontsize=9,
+        borderaxespad=0,
+        columnspacing=1,
+        handletextpad=0.4,
+    )
+
+
+def legend_below(figure: Figure, handles: Sequence[Artist]) -> None:
+    """The figure's legend, in as many columns of some 2.3 inches as fit its width."""
+    columns = max(1, int(figure.get_figwidth() / 2.3))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def png(figure: Figure, dpi: int = 140) -> bytes:

@@ -5,6 +5,8 @@ from ml_collections import ConfigDict
 from spectral_flax.errors import UserError, nearest
 from spectral_flax.recipes.devices import devices
 
+_COMPARE = "python -m spectral_flax.report runs --out report"
+
 
 def parity(switch: str) -> ConfigDict:
     """Parity of strings of 40 bits, tested at 128. switch: "" or "no_negative"."""
@@ -71,7 +73,8 @@ def _base(task: str, name: str, switch: str) -> ConfigDict:
             seed=0,
             max_steps=0,  # 0: as many as the schedule has
             **devices(),
-            next=command if switch else f"{command}:no_negative",  # printed at the end
+            # Printed at the end: first the other half of the comparison, then both.
+            next=_COMPARE if switch else f"{command}:no_negative",
             model=dict(
                 conv_size=4,
                 beta_max=1.0 if switch else 2.0,  # 1: no factor has a negative eigenvalue

@@ -6,6 +6,8 @@ from spectral_flax.errors import UserError, nearest
 from spectral_flax.recipes.devices import devices
 
 DATA = ("stdlib", "bin=DIR", "tiny_shakespeare", "minipile", "minipile=DIR")
+# How a sample of each may begin; of a text that we do not know, with a new line.
+_PROMPTS = {"stdlib": " --prompt 'import '", "tiny_shakespeare": " --prompt 'ROMEO:'"}
 
 
 def nanogpt_ti(variant: str, data: str) -> ConfigDict:
@@ -67,7 +69,7 @@ def _base(name: str, variant: str, data: str) -> ConfigDict:
             seed=1337,
             max_steps=0,  # 0: as many as the schedule has
             **devices(),
-            next="python -m spectral_flax.sample --workdir WORKDIR --prompt 'import '",
+            next="python -m spectral_flax.sample --workdir WORKDIR" + _PROMPTS.get(data_name, ""),
             data_dir="",  # of tiny_shakespeare; "": TFDS's own, ~/tensorflow_datasets
             init_from="",  # a folder of GPT-2 weights (safetensors) to start from
             model=_model(variant),
@@ -76,8 +78,7 @@ def _base(name: str, variant: str, data: str) -> ConfigDict:
                 path=path,
                 block_size=1024,  # tokens in a window, and positions that the model has
                 eval_windows=0,  # of the held-out text; 0: all, each of its tokens once
-                resident_bytes=2
-                ** 31,  # of tokens that live on every device; more are read on the host
+                resident_bytes=2**31,  # of tokens kept on every device; more: read on the host
                 random_windows=2400,  # in nanoGPT's estimate of each loss: 200 batches of 12
             ),
             training=dict(

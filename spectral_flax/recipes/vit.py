@@ -1,11 +1,18 @@
 """The shared recipe behind configs/vit_*.py: every hyper-parameter of a ViT run, in one place."""
 
+import re
+
 from ml_collections import ConfigDict
 
 from spectral_flax.data.augment.presets import preset
 from spectral_flax.errors import UserError, nearest
+from spectral_flax.paths import expanded
 from spectral_flax.recipes.devices import devices
 
+_NEXT = (
+    "python -m spectral_flax.audit --workdir WORKDIR && "
+    "python -m spectral_flax.report WORKDIR --out WORKDIR/report"
+)
 DATA = ("digits", "cifar100", "cifar10", "npz=PATH", "folder=PATH", "tfds=NAME")
 
 
@@ -18,6 +25,7 @@ def vit_ti(variant: str, data: str) -> ConfigDict:
     Raises UserError for a data set or a preset it does not know.
     """
     data, chooses, augment = data.partition(",augment=")
+    _check_option(data)
     name, _, path = data.partition("=")
     name = name or "digits"
     known = {entry.partition("=")[0]: "=" in entry for entry in DATA}
@@ -33,7 +41,7 @@ def vit_ti(variant: str, data: str) -> ConfigDict:
             seed=0,
             max_steps=0,  # 0: as many as the schedule has
             **devices(),
-            next=_next_command(variant),  # printed at the end
+            next=_NEXT,  # printed at the end
             model=_model(variant),
             data_dir="",  # of TFDS's prepared sets; "": its own, ~/tensorflow_datasets
             # fraction: of each class's training images, drawn by seed
@@ -75,7 +83,6 @@ def vit_b16(variant: str, data: str) -> ConfigDict:
     name = "vit_b16" if variant == "standard" else f"vit_b16_{variant}"
     with config.unlocked():
         config.name = name
-        config.next = "python -m spectral_flax.audit --workdir WORKDIR"
         config.model.update(
             dict(patch_size=16, width=768, num_heads=12, mlp_dim=3072, qkv_bias=True)
             | dict(stochastic_depth=0.1, init="normal", norm_epsilon=1e-6, dtype="bfloat16")
@@ -88,9 +95,14 @@ def vit_b16(variant: str, data: str) -> ConfigDict:
     return config
 
 
-def _next_command(variant: str) -> str:
-    other = "vit_ti_minus" if variant == "standard" else "vit_ti"
-    return f"python -m spectral_flax.train --config configs/{other}.py"
+def _check_option(data: str) -> None:
+    """Raises UserError where a path that is none ends in what looks like an option."""
+    option = re.search(r",(\w+)=[^,/]*$", data)
+    if option and not expanded(data.partition("=")[2]).exists():
+        raise UserError(
+            f"unknown option {option[1]} after the colon of --config"
+            f"{nearest(option[1], ('augment',))} known: augment=PRESET"
+        )
 
 
 def _model(variant: str) -> dict:

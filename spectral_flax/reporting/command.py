@@ -10,14 +10,15 @@ from spectral_flax.errors import UserError
 from spectral_flax.plots.report_curves import curves_figure
 from spectral_flax.plots.report_scaling import scaling_figure
 from spectral_flax.plots.style import png
-from spectral_flax.reporting.commands import train_command
 from spectral_flax.reporting.curves import Family, families, panels
 from spectral_flax.reporting.files import missing_csv, runs_csv, scaling_csv, table_csv
-from spectral_flax.reporting.page import Picture, Report, as_html, cell_text
+from spectral_flax.reporting.gap_commands import train_command
+from spectral_flax.reporting.overview import CUT_NOTE, overview, overview_text
+from spectral_flax.reporting.page import COUNT_NOTE, Picture, Report, as_html, cell_text
 from spectral_flax.reporting.runs import ReportRun, find_runs, read_run
 from spectral_flax.reporting.scaling import Study, studies
 from spectral_flax.reporting.tables import Table, make_tables
-from spectral_flax.training.metrics import write_text
+from spectral_flax.training.files import make_folder, write_text
 
 MAX_FAMILIES = 20  # figures of curves; a thousand runs have more groups than anyone would look at
 
@@ -30,7 +31,8 @@ def report(paths: Sequence[str], out: str) -> int:
     """
     runs, broken = _read_all(paths)
     tables, laws = make_tables(runs), studies(runs)
-    folder = _make_folder(out)
+    folder = epath.Path(out).expanduser()
+    make_folder(folder, "--out")
     texts = {"runs.csv": runs_csv(runs), "missing.csv": missing_csv(tables)}
     for name in dict.fromkeys(table.layout.name for table in tables):
         texts[f"{name}.csv"] = table_csv([table for table in tables if table.layout.name == name])
@@ -40,10 +42,12 @@ def report(paths: Sequence[str], out: str) -> int:
     pictures = _pictures(families(runs), laws, notes)
     for name, picture in pictures.items():
         (folder / f"{name}.png").write_bytes(picture.png)
-    page = Report(notes, tables, laws, list(pictures.values()), _unfinished(runs))
+    shown = list(pictures.values())
+    page = Report(overview(runs), notes, tables, laws, shown, _unfinished(runs))
     texts["index.html"] = as_html(page)
     for name, text in texts.items():
         write_text(folder / name, text)
+    print(overview_text(runs) + "\n")
     _print(tables, laws, notes, folder)
     return 0
 
@@ -67,20 +71,9 @@ def _is_live() -> bool:
     return sys.stderr.isatty()
 
 
-def _make_folder(out: str) -> epath.Path:
-    folder = epath.Path(out).expanduser()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cannot write to --out {out}: {error.strerror}; choose another directory"
-        ) from error
-    return folder
-
-
 def _notes(runs: Sequence[ReportRun], broken: Sequence[str]) -> list[str]:
     finished = sum(run.summary is not None for run in runs)
-    notes = [f"{len(runs)} runs, {finished} of them finished"]
+    notes = [f"{len(runs)} run{'s' if len(runs) > 1 else ''}, {finished} of them finished"]
     return notes + [f"left out: {reason}" for reason in broken]
 
 
@@ -106,7 +99,11 @@ def _pictures(
         drawn[f"scaling-{index + 1}"] = Picture(heading, text, png(scaling_figure(study)))
     if len(groups) > MAX_FAMILIES:
         notes.append(f"curves of the {MAX_FAMILIES} largest of {len(groups)} groups are drawn")
-    text = "A line a variant: the mean over seeds, with their standard deviation as a band."
+    text = (
+        "A line a variant: the mean over seeds, with their standard deviation as a band. Re λ: the "
+        "real parts of the eigenvalues of H = (W_V W_O)ᵀ. HFC/LFC: how large the tokens' "
+        "differences are beside their mean."
+    )
     for index, family in enumerate(tqdm(groups[:MAX_FAMILIES], "draws", disable=not _is_live())):
         if shown := panels(family):
             figure = png(curves_figure(family.title, shown), dpi=110)
@@ -122,6 +119,10 @@ def _print(
         if table.gaps:
             print(f"{len(table.gaps)} values are missing; {folder}/missing.csv has the commands")
         print()
+    if tables:
+        print(COUNT_NOTE)
+    if any(table.is_cut for table in tables):
+        print(CUT_NOTE)
     for study in laws:
         for variant, law in study.laws.items():
             exponents = ", ".join(

@@ -1,13 +1,13 @@
 """Means over seeds of everything that runs logged, as the panels of a figure."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from spectral_flax.plots.report_curves import Band, Panel
 from spectral_flax.reporting.groups import grouped, titles
-from spectral_flax.reporting.runs import ReportRun, Series
+from spectral_flax.reporting.runs import ReportRun
 
 # (x, y) of one run; None if it has none.
 Curve = Callable[[ReportRun], tuple[np.ndarray, np.ndarray] | None]
@@ -29,13 +29,20 @@ def families(runs: Sequence[ReportRun]) -> list[Family]:
 
 
 def panels(family: Family) -> list[Panel]:
-    """Loss, score and telemetry over training, and the last telemetry across depth."""
-    drawn = []
-    for curve, panel in _PANELS:
-        bands = _bands(family.runs, curve)
-        if bands:
-            drawn.append(dataclasses.replace(panel, bands=bands))
-    return drawn
+    """Loss, score and telemetry over training, and the last telemetry across depth.
+
+    None of single points, which no line goes through.
+    """
+    drawn = [
+        dataclasses.replace(panel, bands=_bands(family.runs, curve)) for curve, panel in _OVER_TIME
+    ]
+    for name, panel in _ACROSS_DEPTH:
+        measured = [run.series[name].steps[-1] for run in family.runs if name in run.series]
+        # Runs that are behind have no telemetry of that step, and are not set beside the others.
+        last = max(measured, default=0)
+        bands, title = _bands(family.runs, _across_depth(name, last)), f"{panel.title}, step {last}"
+        drawn.append(dataclasses.replace(panel, title=title, bands=bands))
+    return [panel for panel in drawn if any(len(band.x) > 1 for band in panel.bands.values())]
 
 
 def _bands(runs: Sequence[ReportRun], curve: Curve) -> dict[str, Band]:
@@ -63,20 +70,11 @@ def _band(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> Band:
     )
 
 
-def _scalar(*names: str) -> Curve:
-    """The first of the names that was logged more than once."""
-
-    def curve(run: ReportRun) -> tuple[np.ndarray, np.ndarray] | None:
-        for name in names:
-            series = run.series.get(name)
-            if series is not None and len(series.steps) > 1:
-                return series.steps, series.values
-        return None
-
-    return curve
+def _same(values: np.ndarray) -> np.ndarray:
+    return values
 
 
-def _over_time(name: str, reduce: Callable[[np.ndarray], np.ndarray]) -> Curve:
+def _over_time(name: str, reduce: Callable[[np.ndarray], np.ndarray] = _same) -> Curve:
     """reduce: [points, layers] -> [points]."""
 
     def curve(run: ReportRun) -> tuple[np.ndarray, np.ndarray] | None:
@@ -86,13 +84,14 @@ def _over_time(name: str, reduce: Callable[[np.ndarray], np.ndarray]) -> Curve:
     return curve
 
 
-def _across_depth(name: str) -> Curve:
+def _across_depth(name: str, step: int) -> Curve:
+    """Layer by layer at a run's last telemetry, if that is of the given step."""
+
     def curve(run: ReportRun) -> tuple[np.ndarray, np.ndarray] | None:
-        series: Mapping[str, Series] = run.series
-        if name not in series:
+        series = run.series.get(name)
+        if series is None or series.steps[-1] != step:
             return None
-        values = series[name].values[-1]
-        return np.arange(len(values)), values
+        return np.arange(len(series.values[-1])), series.values[-1]
 
     return curve
 
@@ -101,11 +100,11 @@ def _panel(title: str, x_label: str = "step", **facts) -> Panel:
     return Panel(title, x_label, {}, **facts)
 
 
-_PANELS: tuple[tuple[Curve, Panel], ...] = (
-    (_scalar("train/loss"), _panel("training loss")),
-    (_scalar("eval/accuracy"), _panel("held-out accuracy")),
-    (_scalar("train/accuracy"), _panel("training accuracy")),
-    (_scalar("eval/perplexity"), _panel("held-out perplexity", logarithmic=True)),
+_OVER_TIME: tuple[tuple[Curve, Panel], ...] = (
+    (_over_time("train/loss"), _panel("training loss")),
+    (_over_time("eval/accuracy"), _panel("held-out accuracy")),
+    (_over_time("train/accuracy"), _panel("training accuracy")),
+    (_over_time("eval/perplexity"), _panel("held-out perplexity", logarithmic=True)),
     (
         _over_time("spectrum/min_real", lambda x: np.nanmin(x, axis=1)),
         _panel("smallest Re λ of H, all layers", levels=(0.0,)),
@@ -122,12 +121,11 @@ _PANELS: tuple[tuple[Curve, Panel], ...] = (
         _over_time("filtering/after_mlp_fro", lambda x: x[:, -1]),
         _panel("HFC/LFC after the last layer", logarithmic=True),
     ),
+)
+_ACROSS_DEPTH: tuple[tuple[str, Panel], ...] = (
     (
-        _across_depth("filtering/after_mlp_fro"),
-        _panel("HFC/LFC across depth, at the end", "layer", logarithmic=True, whole_x=True),
+        "filtering/after_mlp_fro",
+        _panel("HFC/LFC across depth", "layer", logarithmic=True),
     ),
-    (
-        _across_depth("spectrum/min_real"),
-        _panel("smallest Re λ of H, at the end", "layer", whole_x=True, levels=(0.0,)),
-    ),
+    ("spectrum/min_real", _panel("smallest Re λ of H across depth", "layer", levels=(0.0,))),
 )

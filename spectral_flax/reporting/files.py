@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from spectral_flax.reporting.commands import command_for, state_of
+from spectral_flax.reporting.gap_commands import command_for, state_of
 from spectral_flax.reporting.runs import ReportRun
 from spectral_flax.reporting.scaling import Study
 from spectral_flax.reporting.tables import Table
@@ -16,29 +16,32 @@ _SPEEDS = ("images_per_second", "tokens_per_second", "mfu", "flops_per_step")
 
 def runs_csv(runs: Sequence[ReportRun]) -> str:
     """A line a run."""
-    head = ["path", "task", "dataset", "variant", "seed", "width", "depth", "fraction", "state"]
+    head = ["path", "task", "dataset", "variant", "seed", "width", "depth", "fraction"]
+    head += ["steps", "planned", "state"]
     names = [*_SCORES, *_SPEEDS]
     rows = []
     for run in runs:
         config = run.config
-        state = f"unfinished at step {run.step}" if run.summary is None else "finished"
         rows.append(
             [str(run.path), config["task"], run.dataset, run.variant, run.seed]
             + [config.get(key, "") for key in ("model.width", "model.depth", "data.fraction")]
-            + [state, *(run.score(name) for name in names)]
+            + [run.step, run.planned, run.state, *(run.score(name) for name in names)]
         )
     return _csv([*head, *names], rows)
 
 
 def table_csv(tables: Sequence[Table]) -> str:
     """A line a cell, of every problem that the table was run on."""
-    head = ["problem", "variant", "column", "mean", "spread", "seeds", "paper", "paper_spread"]
+    head = ["problem", "variant", "column", "mean", "spread", "seeds", "stopped_early"]
+    head += ["paper", "paper_spread"]
     rows: list[list[Any]] = []
     for table in tables:
         for variant in table.rows:
             for column in table.columns:
                 cell = table.cells.get((variant, column))
-                ours = [cell.mean, cell.spread, len(cell.seeds)] if cell else [None, None, 0]
+                ours: list[Any] = [None, None, 0, None]
+                if cell:
+                    ours = [cell.mean, cell.spread, len(cell.seeds), cell.is_cut]
                 paper = table.printed(variant, column) or (None, None)
                 rows.append([f"{table.dataset}: {table.title}", variant, column, *ours, *paper])
     return _csv(head, rows)

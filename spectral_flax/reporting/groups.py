@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from spectral_flax.reporting.runs import ReportRun
+from spectral_flax.reporting.runs import ReportRun, data_name
 
 # Never makes two runs different problems.
 _FREE = {
@@ -20,7 +20,13 @@ _FREE = {
     "training.steps_per_call",
     "telemetry.every",
     "telemetry.batch",
+    "parallel",
+    "remat",
+    "num_seeds",
+    "mesh.data",
+    "mesh.fsdp",
 }
+_NO_LIMIT = {("max_steps", "0"), ("data.eval_windows", "0")}  # says nothing in a title
 _SHORT = {"data.fraction": "fraction", "optimizer.max_iters": "iterations"}
 
 Key = tuple[tuple[str, str], ...]
@@ -46,15 +52,14 @@ def titles(keys: Sequence[Key]) -> list[str]:
         differing = [
             f"{_SHORT.get(name, name.rpartition('.')[2])} {_bare(value)}"
             for name, value in key
-            if counts[data, (name, value)] < together[data]
+            if counts[data, (name, value)] < together[data] and (name, value) not in _NO_LIMIT
         ]
         named.append(", ".join([data, *differing]))
     return named
 
 
 def _data(key: Key) -> str:
-    values = dict(key)
-    return _bare(values.get("data.name", values["task"]))
+    return data_name({name: _bare(value) for name, value in key})
 
 
 def _bare(value: str) -> str:

@@ -1,25 +1,27 @@
 """The report as one HTML page that needs nothing beside it."""
 
-import base64
 import dataclasses
 import html
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
-from spectral_flax.reporting.commands import command_for, state_of
+from spectral_flax.plots.page import document, figure
+from spectral_flax.reporting.gap_commands import command_for, state_of
+from spectral_flax.reporting.overview import COLUMNS, CUT, CUT_NOTE
 from spectral_flax.reporting.paper_numbers import Printed
 from spectral_flax.reporting.scaling import CONFIDENCE, Study
 from spectral_flax.reporting.tables import Cell, Table
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 80em; margin: 2em auto; padding: 0 1em;
-  color: #222 }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 14px }
-th, td { padding: 2px 10px; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap }
-th { font-weight: 600 } th:first-child, td:first-child, td.text { text-align: left }
+body { max-width: 80em } li, p { max-width: 60em }
+th, td { white-space: nowrap }
+th:first-child, td:first-child, .text td, .text th { text-align: left }
 td.paper { color: #777 } td.none { color: #b33 } small { color: #777 }
-img { max-width: 100%; height: auto } .scroll { overflow-x: auto } p, li { max-width: 60em }
 code { font-size: 12px; white-space: pre-wrap; word-break: break-all } td code { display: block }
 """
+
+
+COUNT_NOTE = "(n): runs, ± their standard deviation"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +35,13 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a page shows. notes: one line each on what was read and what was not."""
+    """What a page shows.
 
+    overview: a row a run, as `overview` makes them. notes: one line each on what was read and what
+    was not.
+    """
+
+    overview: Sequence[Sequence[str]]
     notes: Sequence[str]
     tables: Sequence[Table]
     studies: Sequence[Study]
@@ -44,30 +51,23 @@ class Report:
 
 def as_html(report: Report) -> str:
     """The whole page."""
-    parts = ["<h1>Runs</h1>", _list(report.notes)]
+    parts = ["<h1>Runs</h1>", _overview(report.overview), _list(report.notes)]
     parts += [_table(table) for table in report.tables]
     parts += [_laws(study) for study in report.studies]
-    parts += [_picture(picture) for picture in report.pictures]
+    parts += [figure(picture.heading, picture.text, picture.png) for picture in report.pictures]
     if report.unfinished:
         rows = [_tr(["td", "td"], [state, _code(command)]) for state, command in report.unfinished]
         parts += ["<h2>Not finished</h2>", _scroll("", rows)]
-    body = "\n".join(parts)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head><meta charset="utf-8"><title>Report</title><style>{_STYLE}</style></head>
-<body>
-{body}
-</body>
-</html>
-"""
+    return document("Report", "\n".join(parts), _STYLE)
 
 
 def cell_text(cell: Cell | None) -> str:
-    """Mean ± spread (seeds); "missing" without any."""
+    """Mean ± spread (runs), with a mark if one was cut short; "missing" without any."""
     if cell is None:
         return "missing"
     spread = "" if cell.spread is None else f" ± {cell.spread:.2f}"
-    return f"{cell.mean:.2f}{spread} ({len(cell.seeds)})"
+    mark = CUT if cell.is_cut else ""
+    return f"{cell.mean:.2f}{mark}{spread} ({len(cell.seeds)})"
 
 
 def printed_text(printed: Printed | None) -> str:
@@ -76,6 +76,13 @@ def printed_text(printed: Printed | None) -> str:
         return ""
     mean, spread = printed
     return f"{mean:.3f}" if spread is None else f"{mean:.2f} ± {spread:.1f}"
+
+
+def _overview(rows: Sequence[Sequence[str]]) -> str:
+    head = _tr(["th"] * len(COLUMNS), COLUMNS)
+    body = [_tr(["td"] * len(COLUMNS), map(html.escape, row)) for row in rows]
+    note = f"<p>{CUT_NOTE}</p>" if any(CUT in row[-1] for row in rows) else ""
+    return f'<div class="text">{_scroll(head, body)}</div>{note}'
 
 
 def _table(table: Table) -> str:
@@ -99,11 +106,11 @@ def _table(table: Table) -> str:
             if _has_paper(table, index):
                 row.append(f'<td class="paper">{printed_text(table.printed(variant, column))}</td>')
         rows.append(f"<tr>{''.join(row)}</tr>")
-    caption = (
-        f"{layout.unit}: mean ± sample standard deviation (number of seeds), on {table.dataset}"
-    )
-    if layout.paper_data.replace("-", "").lower() != table.dataset:
+    caption = f"{layout.unit}, on {table.dataset}. {COUNT_NOTE}"
+    if table.dataset not in layout.paper_data.replace("-", "").lower().split(", "):
         caption += f". The paper's numbers are of {layout.paper_data}: another problem"
+    if table.is_cut:
+        caption += f". {CUT_NOTE}"
     return (
         f"<h2>{html.escape(layout.title)}: {html.escape(table.title)}</h2>"
         f"<p>{html.escape(caption)}.</p>"
@@ -139,7 +146,7 @@ def _laws(study: Study) -> str:
         if law is None:
             cells += ["too few sizes for a law", "", "", ""]
         else:
-            cells.append(f"{_power(law.log_scale)}")
+            cells.append(f"{math.exp(law.log_scale):.3g}")
             for name in ("N", "D"):
                 if name in law.exponents:
                     low, high = law.intervals[name]
@@ -158,20 +165,6 @@ def _laws(study: Study) -> str:
     )
 
 
-def _power(log_scale: float) -> str:
-    import math
-
-    return f"{math.exp(log_scale):.3g}"
-
-
-def _picture(picture: Picture) -> str:
-    source = base64.b64encode(picture.png).decode("ascii")
-    return (
-        f"<h2>{html.escape(picture.heading)}</h2>\n<p>{html.escape(picture.text)}</p>\n"
-        f'<img alt="{html.escape(picture.heading)}" src="data:image/png;base64,{source}">'
-    )
-
-
 def _list(lines: Sequence[str]) -> str:
     return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"
 
@@ -180,7 +173,7 @@ def _scroll(head: str, rows: Sequence[str]) -> str:
     return f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
 
 
-def _tr(tags: Sequence[str], cells: Sequence[str]) -> str:
+def _tr(tags: Sequence[str], cells: Iterable[str]) -> str:
     """cells: HTML."""
     return "<tr>" + "".join(f"<{t}>{c}</{t}>" for t, c in zip(tags, cells, strict=True)) + "</tr>"
 

@@ -6,14 +6,25 @@ and series are thinned as arrays of float32.
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from etils import epath
+from ml_collections import ConfigDict
 
 from spectral_flax.errors import UserError
+from spectral_flax.ranges import check_values
+from spectral_flax.training.files import read_json
+from spectral_flax.training.run_directory import (
+    CHECKPOINTS,
+    CONFIG_FILE,
+    METRICS_FILE,
+    SUMMARY_FILE,
+    flatten,
+)
 
 SCALARS = ("train/loss", "train/accuracy", "eval/loss", "eval/accuracy", "eval/perplexity")
 LAYERED = (
@@ -24,7 +35,7 @@ LAYERED = (
     "filtering/after_mlp_fro",
 )
 _LAYER = re.compile(r"/layer_(\d+)/")
-_MARKS = ("config.json", "metrics.jsonl", "summary.json", "checkpoints")
+_MARKS = (CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, CHECKPOINTS)
 _LEVELS = 3  # how far below an argument a run may lie
 _SCALAR_POINTS, _LAYER_POINTS = 400, 60
 
@@ -41,14 +52,16 @@ class Series:
 class ReportRun:
     """One run. config: flat, {"model.depth": 12, ...}. summary: None while it is not finished.
 
-    step: the last one logged. corruptions, texts: what `spectral_flax.evaluate` found, {severity:
-    accuracy} and {text: perplexity}.
+    step: the last one logged. planned: those of the whole recipe, whatever max_steps says; None
+    where only data that is not here can tell. corruptions, texts: what `spectral_flax.evaluate`
+    found, {severity: accuracy} and {text: perplexity}.
     """
 
     path: epath.Path
     config: Mapping[str, Any]
     summary: Mapping[str, Any] | None
     step: int
+    planned: int | None
     series: Mapping[str, Series]
     corruptions: Mapping[int, float]
     texts: Mapping[str, float]
@@ -68,7 +81,23 @@ class ReportRun:
     @property
     def dataset(self) -> str:
         """The name of the data, or of the task that makes its own."""
-        return self.config.get("data.name", self.config["task"])
+        return data_name(self.config)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it was finished by max_steps before its recipe was."""
+        if self.summary is None:
+            return False
+        # Of data that is not here max_steps is taken at its word.
+        planned = math.inf if self.planned is None else self.planned
+        return 0 < self.config.get("max_steps", 0) <= self.summary["steps"] < planned
+
+    @property
+    def state(self) -> str:
+        """In words: finished, stopped by max_steps, or unfinished."""
+        if self.summary is None:
+            return f"unfinished at step {self.step}"
+        return "stopped by max_steps" if self.is_cut else "finished"
 
     def score(self, name: str) -> float | None:
         """A value of summary.json; None while there is none."""
@@ -100,29 +129,52 @@ def read_run(path: epath.Path) -> ReportRun:
 
     A run that is still training, or was killed while it wrote, counts as not finished.
     """
-    config = _json(path / "config.json")
+    config = read_json(path / CONFIG_FILE)
     if config is None:
         raise UserError(f"{path}: config.json is missing or half-written")
     flat = flatten(config)
     if missing := [key for key in ("seed", "task", "name") if key not in flat]:
         raise UserError(f"{path}: config.json is no training run's, it has no {missing[0]}")
-    summary = _json(path / "summary.json")
-    step, series = read_series(path / "metrics.jsonl")
+    check_values(config, where=f"{path / CONFIG_FILE}: ")
+    summary = read_json(path / SUMMARY_FILE)
+    step, series = read_series(path / METRICS_FILE)
     if summary is not None and (not isinstance(summary.get("steps"), int)):
         summary = None
-    corruptions, texts = _evaluations(path / "evaluation")
-    return ReportRun(path, flat, summary, step, series, corruptions, texts)
+    if summary is not None:
+        step = summary["steps"]
+    planned = _planned(flat, summary)
+    return ReportRun(path, flat, summary, step, planned, series, *_evaluations(path / "evaluation"))
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"model.depth": 12} of {"model": {"depth": 12}}."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
+def data_name(config: Mapping[str, Any]) -> str:
+    """What a flat config trains on: a known set, a file's or folder's name, or the task."""
+    path = config.get("data.path", "")
+    return epath.Path(path).name or config.get("data.name", config["task"])
+
+
+def nested(flat: Mapping[str, Any]) -> ConfigDict:
+    """The config that `flatten` made flat."""
+    config = ConfigDict()
+    for key, value in flat.items():
+        *path, name = key.split(".")
+        here = config
+        for part in path:
+            if part not in here:
+                here[part] = ConfigDict()
+            here = here[part]
+        here[name] = value
+    return config
+
+
+def _planned(flat: Mapping[str, Any], summary: Mapping[str, Any] | None) -> int | None:
+    if summary is not None and not flat.get("max_steps"):
+        return summary["steps"]
+    from spectral_flax.sweeping.facts import planned_steps  # takes JAX, which most reports do not
+
+    try:
+        return planned_steps(nested({**flat, "max_steps": 0}))
+    except (UserError, AttributeError, KeyError):  # data that is gone; an older version's config
+        return None
 
 
 def read_series(path: epath.Path) -> tuple[int, dict[str, Series]]:
@@ -193,22 +245,14 @@ def _evaluations(folder: epath.Path) -> tuple[dict[int, float], dict[str, float]
     texts: dict[str, float] = {}
     if not folder.exists():
         return corruptions, texts
-    found = _json(folder / "corruptions.json") or {}
+    found = read_json(folder / "corruptions.json") or {}
     for severity, accuracy in found.get("mean_by_severity", {}).items():
         corruptions[int(severity)] = accuracy
     if corruptions and "clean" in found:
         corruptions[0] = found["clean"]
     for path in folder.iterdir():
         if path.name.startswith("text-") and path.suffix == ".json":
-            result = _json(path) or {}
+            result = read_json(path) or {}
             if "perplexity" in result and "text" in result:
                 texts[epath.Path(result["text"]).name] = result["perplexity"]
     return corruptions, texts
-
-
-def _json(path: epath.Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None

@@ -12,11 +12,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from ml_collections import ConfigDict
 from scipy.special import stdtrit
 
 from spectral_flax.reporting.groups import grouped, titles
-from spectral_flax.reporting.runs import ReportRun
+from spectral_flax.reporting.runs import ReportRun, nested
 from spectral_flax.training.flops import examples_seen, layer_parameters
 
 CONFIDENCE = 0.95
@@ -134,24 +133,11 @@ def _points(group: Sequence[ReportRun], variant: str) -> dict[str, np.ndarray]:
     rows = []
     for run in group:
         if run.variant == variant and run.summary is not None:
-            config = _nested(run.config)
+            config = nested(run.config)
             seen = examples_seen(config, run.summary["steps"])
             rows.append((layer_parameters(config), seen, run.summary["eval/loss"]))
     sizes, data, loss = (np.array(column, np.float64) for column in zip(*rows, strict=True))
     return {"N": sizes, "D": data, "loss": loss}
-
-
-def _nested(flat: Mapping[str, object]) -> ConfigDict:
-    config = ConfigDict()
-    for key, value in flat.items():
-        *path, name = key.split(".")
-        here = config
-        for part in path:
-            if part not in here:
-                here[part] = ConfigDict()
-            here = here[part]
-        here[name] = value
-    return config
 
 
 def _quantile(freedom: int) -> float:

@@ -34,11 +34,15 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """Over the seeds that have finished. spread: sample standard deviation, None for one seed."""
+    """Over the seeds that have finished. spread: sample standard deviation, None for one seed.
+
+    is_cut: whether max_steps ended any of them before its recipe did.
+    """
 
     mean: float
     spread: float | None
     seeds: tuple[int, ...]
+    is_cut: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +78,11 @@ class Table:
             return None
         return row[self.layout.columns.index(column)]
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether any cell is."""
+        return any(cell.is_cut for cell in self.cells.values())
+
 
 def _accuracy(run: ReportRun) -> float | None:
     accuracy = run.score("eval/accuracy")
@@ -102,6 +111,7 @@ def _by_text(run: ReportRun) -> dict[str, float]:
     return found | dict(run.texts)
 
 
+FEWEST_CELLS = 3  # of fewer a table would show little but what is missing
 _ACCURACY = "test accuracy in %"
 LAYOUTS = (
     Layout(
@@ -152,8 +162,16 @@ LAYOUTS = (
 
 
 def make_tables(runs: Sequence[ReportRun]) -> list[Table]:
-    """Returns every table that the runs have a part of, one for each problem they were run on."""
-    return [table for layout in LAYOUTS for table in _tables(layout, runs)]
+    """Returns every table that the runs fill a part of, one for each problem they were run on.
+
+    A part is at least FEWEST_CELLS of those that the paper printed.
+    """
+    return [
+        table
+        for layout in LAYOUTS
+        for table in _tables(layout, runs)
+        if sum(table.printed(*place) is not None for place in table.cells) >= FEWEST_CELLS
+    ]
 
 
 def _tables(layout: Layout, runs: Sequence[ReportRun]) -> list[Table]:
@@ -198,24 +216,27 @@ def _size_and_plainness(group: list[ReportRun]) -> tuple[int, float, int]:
 
 def _fill(layout: Layout, group: Sequence[ReportRun], title: str) -> Table:
     values: dict[tuple[str, str], dict[int, float]] = {}
+    cut = set()
     for run in group:
         for column, value in layout.values(run).items():
             values.setdefault((run.variant, column), {})[run.seed] = value
+            if run.is_cut:
+                cut.add((run.variant, column))
     variants = {run.variant for run in group}
     rows = (*layout.printed, *sorted(variants - set(layout.printed)))
     columns = layout.columns
     if layout.axis or layout.name == "table5":  # other fractions, depths, texts
         found = {column for _, column in values}
         columns = (*columns, *sorted(found - set(columns), key=_natural))
-    cells = {place: _cell(by_seed) for place, by_seed in values.items()}
+    cells = {place: _cell(by_seed, place in cut) for place, by_seed in values.items()}
     gaps = _gaps(layout, title, group, rows, layout.columns, values)
     return Table(layout, title, group[0].dataset, rows, columns, cells, tuple(gaps))
 
 
-def _cell(by_seed: Mapping[int, float]) -> Cell:
+def _cell(by_seed: Mapping[int, float], is_cut: bool) -> Cell:
     numbers = list(by_seed.values())
     spread = statistics.stdev(numbers) if len(numbers) > 1 else None
-    return Cell(statistics.fmean(numbers), spread, tuple(sorted(by_seed)))
+    return Cell(statistics.fmean(numbers), spread, tuple(sorted(by_seed)), is_cut)
 
 
 def _gaps(layout, title, group, rows, columns, values) -> list[Gap]:

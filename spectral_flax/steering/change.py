@@ -160,9 +160,7 @@ def _mixed_values(
     values = x @ w_v
     if stack.b_v is not None:
         values = values + np.asarray(stack.b_v[layer])
-    by_head = np.stack(
-        np.split(values, stack.num_heads, axis=-1), axis=1
-    )  # [B, heads, N, V / heads]
+    by_head = np.stack(np.split(values, stack.num_heads, axis=-1), axis=1)  # [B, heads, N, K]
     mixed = attention @ by_head
     return mixed.swapaxes(1, 2).reshape(-1, w_v.shape[1])
 

@@ -15,8 +15,8 @@ from tqdm import tqdm
 
 from spectral_flax.analysis import AttentionStack, Precompensated
 from spectral_flax.auditing.alignment import directions_of, random_prompts
-from spectral_flax.auditing.subject import parse_indices
-from spectral_flax.errors import UserError, check_at_least
+from spectral_flax.auditing.subject import model_name, parse_indices
+from spectral_flax.errors import UserError
 from spectral_flax.interop import PretrainedModel, load_attention, load_model
 from spectral_flax.interop.attention import LAYOUTS, read_attention
 from spectral_flax.interop.export import gpt2_checkpoint
@@ -45,6 +45,7 @@ from spectral_flax.steering.effect import (
 from spectral_flax.steering.folder import copy_model, new_folder, replace_tensors
 from spectral_flax.steering.report import Steering, as_json, as_text
 from spectral_flax.steering.vocabulary import Vocabulary, hub_vocabulary, run_vocabulary
+from spectral_flax.values import check, number, whole
 
 PICTURE, RECORD = "steering.png", "steering.json"
 
@@ -88,9 +89,8 @@ def _check(options: Options) -> float:
     split_direction(options.direction)
     if options.sigma is None:
         raise UserError("no --sigma given; expected a number above 0, e.g. 100")
-    if not 0 < options.sigma < float("inf"):
-        raise UserError(f"--sigma is {options.sigma:g}; expected a number above 0")
-    check_at_least("--prompts", options.prompts, 1)
+    check("--sigma", options.sigma, number(above=True))
+    check("--prompts", options.prompts, whole(1, 2**20))
     return options.sigma
 
 
@@ -175,7 +175,7 @@ def _steer(
     before, after = _alignments(plan, load_attention(steered).stack, changes, options.prompts)
     asked, more = _next_tokens(options, plan, vocabulary, steered)
     return Steering(
-        title=given.resolve().name if options.weights else options.workdir,
+        title=model_name(options.weights) if options.weights else options.workdir,
         direction=options.direction,
         sigma=sigma,
         stack=plan.stack,

@@ -1,13 +1,15 @@
 """What `--direction` says, as a vector in the space of a model's tokens."""
 
-import pathlib
 from collections.abc import Callable
 
 import numpy as np
 
+from spectral_flax.array_files import map_npy
 from spectral_flax.errors import UserError
 from spectral_flax.interop.layout import Facts, Source
+from spectral_flax.paths import expanded, read_text
 from spectral_flax.steering.vocabulary import Vocabulary
+from spectral_flax.values import digits
 
 _EXPECTED = "expected token:WORD, vector:FILE or random:SEED"
 
@@ -18,7 +20,7 @@ def split_direction(text: str) -> tuple[str, str]:
     if not colon or kind not in ("token", "vector", "random") or not value:
         given = f"--direction {text}" if text else "no --direction given"
         raise UserError(f"{given}; {_EXPECTED}")
-    if kind == "random" and not value.isdecimal():
+    if kind == "random" and digits(value) is None:
         raise UserError(f"--direction {text}: '{value}' is no seed; expected e.g. random:0")
     return kind, value
 
@@ -70,15 +72,17 @@ def word_direction(source: Source, facts: Facts, token: int) -> np.ndarray:
 
 
 def _read_vector(file: str) -> np.ndarray:
-    path = pathlib.Path(file).expanduser()
+    path = expanded(file)
     try:
         if path.suffix == ".npy":
-            vector = np.load(path, allow_pickle=False)
+            vector = map_npy(path)
         else:
-            vector = np.loadtxt(path, ndmin=1)
+            vector = np.loadtxt(read_text(path).splitlines(), ndmin=1)
+        if vector.dtype.kind not in "fiu":
+            raise ValueError(f"it holds {vector.dtype}")
         return np.asarray(vector, np.float64)
-    except (OSError, ValueError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    except Exception as error:  # NumPy raises kinds of its own, by what is wrong in a header
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise UserError(
             f"--direction vector:{file} cannot be read: {reason}; expected a .npy, or a text of "
             "numbers"

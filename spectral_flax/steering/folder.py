@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -14,6 +13,7 @@ import numpy as np
 from spectral_flax.auditing.output import check_place
 from spectral_flax.errors import UserError
 from spectral_flax.interop.pickles import PICKLE_SUFFIXES
+from spectral_flax.paths import beside, expanded
 
 _WEIGHTS = (".safetensors", ".npz", ".h5", ".msgpack", ".onnx", ".ot", ".gguf", *PICKLE_SUFFIXES)
 _BESIDE = (".json", ".txt", ".model", ".md")  # of a file that was given by itself
@@ -27,22 +27,17 @@ def new_folder(out: str) -> Iterator[pathlib.Path]:
     """
     if not out:
         raise UserError("no --out given; name a new folder for the steered model")
-    target = pathlib.Path(out).expanduser()
+    target = expanded(out)
     check_place(target)
     if target.exists():
         raise UserError(f"--out {out} exists, and nothing is overwritten; name a new folder")
-    temporary = None
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        temporary.chmod(0o777 & ~_umask())  # mkdtemp's are private
-        yield temporary
-        os.rename(temporary, target)
+        with beside(target, f".{target.name}-") as temporary:
+            temporary.chmod(0o777 & ~_umask())
+            yield temporary
+            os.rename(temporary, target)
     except OSError as error:
         raise UserError(f"cannot write to --out {out}: {error.strerror or error}") from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def copy_model(path: str, used: Iterable[str], target: pathlib.Path) -> list[str]:
@@ -51,7 +46,7 @@ def copy_model(path: str, used: Iterable[str], target: pathlib.Path) -> list[str
     used: the files that hold the weights. Other copies of the weights would not be steered: they
     are left out, and their names returned.
     """
-    source = pathlib.Path(path).expanduser()
+    source = expanded(path)
     kept = {pathlib.Path(file) for file in used}
     # A file stands for itself; the .json of an index for its folder.
     alone = source.is_file() and source in kept

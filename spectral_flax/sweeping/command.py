@@ -12,7 +12,7 @@ from spectral_flax.errors import UserError
 from spectral_flax.sweeping import estimate, shard
 from spectral_flax.sweeping.plan import Run, load_config, load_sweep, select
 from spectral_flax.sweeping.runner import Failure, Runner, Stopped
-from spectral_flax.sweeping.state import check_workdir
+from spectral_flax.training.files import make_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _list(runs: Sequence[Run], root: epath.Path, devices: str) -> int:
 
 
 def _run(runs: Sequence[Run], root: epath.Path, prepare, is_alone: bool) -> int:
-    check_workdir(root)
+    make_folder(root, "--workdir")
     if prepare is not None:
         prepare()
     local = pathlib.Path(root) if "://" not in str(root) else pathlib.Path("runs") / root.name

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import statistics
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,9 +16,8 @@ from spectral_flax.sweeping.plan import Run, command_line, load_config
 from spectral_flax.sweeping.state import Stage, State, read_state
 from spectral_flax.training.flops import PEAKS, example_flops, peak_flops, step_flops, text_length
 
-ASSUMED_MFU = (
-    0.25  # of small models on one device: published trainers of such sizes have 20 to 40 %
-)
+# Of small models on one device: published trainers of such sizes have 20 to 40 %.
+ASSUMED_MFU = 0.25
 MATMUL_SHARE = 0.35  # of a product's speed that a whole training step reaches on a CPU
 START_SECONDS = 20  # of a run: imports, data, compilation
 
@@ -70,7 +70,7 @@ def assumed_speed(devices: str) -> Speed:
     Raises UserError for an unknown kind.
     """
     if devices:
-        match = re.fullmatch(r"(\d+) ?x ?(.+)", devices)
+        match = re.fullmatch(r"0*([1-9][0-9]{0,8}) ?x ?(.+)", devices)
         peak = peak_flops(match[2]) if match else None
         if not match or not peak:
             kind = match[2] if match else devices
@@ -143,10 +143,9 @@ def _units(config: ConfigDict) -> int:
     return text_length(config) if config.task == "language_model" else 1
 
 
-def _matmul_speed(size: int = 1024) -> float:
+def _matmul_speed() -> float:
     """FLOP/s of a float32 product, the best of three, after one to warm up."""
-    import time
-
+    size = 1024
     a = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
     times = []
     for _ in range(4):

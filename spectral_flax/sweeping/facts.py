@@ -1,18 +1,20 @@
 """What can be said of a run before it starts, from its config and without loading its data."""
 
 import functools
-import json
-import pathlib
 
 import numpy as np
 from ml_collections import ConfigDict
 
+from spectral_flax.data.image_set import ImageSet
 from spectral_flax.data.images import load_images
+from spectral_flax.data.npz import load_npz
 from spectral_flax.data.subset import balanced_subset
+from spectral_flax.data.tokenizer import MAX_VOCAB, read_meta
 from spectral_flax.data.tokens import GPT2_VOCAB
-from spectral_flax.errors import UserError
+from spectral_flax.paths import expanded
 from spectral_flax.training.flops import Problem, text_length
 from spectral_flax.training.optimizer import total_steps
+from spectral_flax.values import check, whole
 
 # (side, channels, classes) of the image sets with a name, and training images of a class.
 _IMAGES = {"digits": (8, 1, 10), "cifar10": (32, 3, 10), "cifar100": (32, 3, 100)}
@@ -66,8 +68,8 @@ def _train_size(config: ConfigDict) -> int | None:
 def _labels(name: str, path: str) -> np.ndarray | None:
     if name == "digits":
         return load_images(name).y_train
-    arrays = _npz(path) if name == "npz" else None
-    return None if arrays is None else arrays["y_train"]
+    images = _npz(path) if name == "npz" else None
+    return None if images is None else images.y_train
 
 
 def _image_facts(config: ConfigDict) -> tuple[int, int, int] | None:
@@ -75,22 +77,17 @@ def _image_facts(config: ConfigDict) -> tuple[int, int, int] | None:
     if data.name in _IMAGES:
         return _IMAGES[data.name]
     if data.name == "npz":
-        arrays = _npz(data.path)
-        if arrays is None:
+        images = _npz(data.path)
+        if images is None:
             return None
-        side, _, channels = arrays["x_test"].shape[1:]
-        return side, channels, int(arrays["y_train"].max()) + 1
+        return images.image_size, images.channels, images.num_classes
     return data.size, 3, _MANY_CLASSES
 
 
 @functools.cache
-def _npz(path: str) -> dict[str, np.ndarray] | None:
-    """The labels and the test images; None for a file that is not there yet."""
-    try:
-        with np.load(path) as file:
-            return {name: file[name] for name in ("y_train", "x_test")}
-    except (OSError, ValueError, KeyError):
-        return None
+def _npz(path: str) -> ImageSet | None:
+    """None for a file that is not there yet."""
+    return load_npz(path) if expanded(path).is_file() else None
 
 
 def _vocabulary(config: ConfigDict) -> int | None:
@@ -106,10 +103,9 @@ def _vocabulary(config: ConfigDict) -> int | None:
 
 
 def _prepared_vocabulary(path: str) -> int | None:
-    meta = pathlib.Path(path).expanduser() / "meta.json"
+    meta = expanded(path) / "meta.json"
     if not meta.exists():
         return GPT2_VOCAB
-    try:
-        return json.loads(meta.read_text())["vocab_size"]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{meta} cannot be read ({error}); prepare the text again") from error
+    values = read_meta(meta)
+    check(f"{meta}: vocab_size", values.get("vocab_size"), whole(1, MAX_VOCAB))
+    return values["vocab_size"]

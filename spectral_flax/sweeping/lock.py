@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO
 
-# Processes of one run on one host have a lock each.
-_PROCESS = ("JAX_PROCESS_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+from spectral_flax.training.distributed import PROCESS_INDICES
 
 
 @contextlib.contextmanager
@@ -26,7 +25,8 @@ def run_lock(workdir: str, on_wait: Callable[[int], None]) -> Iterator[IO[str]]:
     on_wait(seconds waited) is called once a second meanwhile; it may raise. Yields the open file,
     whose descriptor the run has to inherit.
     """
-    process = [os.environ[name] for name in _PROCESS if name in os.environ]
+    # Processes of one run on one host have a lock each.
+    process = [os.environ[name] for name in PROCESS_INDICES if name in os.environ]
     digest = hashlib.sha256("\n".join([workdir, *process]).encode()).hexdigest()[:16]
     folder = pathlib.Path(tempfile.gettempdir()) / f"spectral_flax_locks_{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -4,10 +4,10 @@ A run's name holds its place in the grids and nothing of the table, so tables sh
 have in common: table 4 only evaluates what table 2 trained on all images.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from spectral_flax.sweeping.plan import Evaluation, Run
+from spectral_flax.sweeping.plan import Evaluation, Run, Sweep
 
 VIT_VARIANTS = ("standard", "featscale", "plus", "minus", "star", "ns_minus", "ns_star")
 NLP_VARIANTS = ("standard", "ns_plus", "ns_minus", "ns_star")
@@ -41,9 +41,21 @@ NLP_SMOKE = {
 }
 
 
-def vit_sweep_name(data: str) -> str:
-    """Directory of the ViT runs on some data: "vit_ti-cifar100"."""
-    return f"vit_ti-{data_name(data)}"
+def vit_sweep(data: str, places: Iterable[Mapping[str, Any]]) -> Sweep:
+    """Every variant at every place of a table's grid: three seeds, or one of tiny models on digits.
+
+    places: what `vit_run` takes besides variant, data and seed. Tables share the sweep's name, the
+    directory of its runs, and so the runs.
+    """
+    smoke = data == "digits"
+    overrides = VIT_SMOKE if smoke else {}
+    runs = tuple(
+        vit_run(variant, data, seed, overrides=overrides, **place)
+        for seed in (SEEDS[:1] if smoke else SEEDS)
+        for place in places
+        for variant in VIT_VARIANTS
+    )
+    return Sweep(f"vit_ti-{data_name(data)}", runs)
 
 
 def vit_run(
@@ -53,11 +65,11 @@ def vit_run(
     *,
     fraction: float = 1.0,
     depth: int = 12,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any],
     evaluations: Sequence[Evaluation] = (),
 ) -> Run:
     """A ViT-Ti of some depth on a fraction of each class's training images."""
-    values = {"data.fraction": fraction, "model.depth": depth, "seed": seed, **(overrides or {})}
+    values = {"data.fraction": fraction, "model.depth": depth, "seed": seed, **overrides}
     name = f"{variant}-{round(100 * fraction)}pct-depth{depth}-seed{seed}"
     return Run(name, config_file("vit_ti", variant, data), values, tuple(evaluations))
 

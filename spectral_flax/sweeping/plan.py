@@ -2,8 +2,6 @@
 
 import dataclasses
 import fnmatch
-import importlib.util
-import pathlib
 import re
 import shlex
 import sys
@@ -14,8 +12,10 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
-from spectral_flax.config_files import locate
+from spectral_flax.config_files import call_file
+from spectral_flax.config_flag import check_overrides
 from spectral_flax.errors import UserError
+from spectral_flax.ranges import check_values
 
 _NAME = re.compile(r"[A-Za-z0-9_.=+-]+")
 
@@ -103,31 +103,15 @@ def load_config(run: Run) -> ConfigDict:
     """Returns the config that the training command would build; raises UserError as it would."""
     config = call_file(run.config, "configs/vit_ti.py")
     try:
+        check_overrides(config, run.overrides)
         config.update_from_flattened_dict(dict(run.overrides))
+        check_values(config)
+    except UserError as error:
+        raise UserError(f"the run {run.name}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = " ".join(str(error).strip("'\"").split())
         raise UserError(f"the run {run.name}: {reason}") from error
     return config
-
-
-def call_file(text: str, example: str) -> Any:
-    """Returns get_config() of FILE, or get_config(ARGUMENT) of FILE:ARGUMENT."""
-    path, colon, argument = locate(text).partition(":")
-    if not pathlib.Path(path).is_file():
-        raise UserError(f"no config file {path or '(none)'}; try --config {example}")
-    spec = importlib.util.spec_from_file_location(f"_config_{pathlib.Path(path).stem}", path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{path} is no Python file; try --config {example}")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        return module.get_config(argument) if colon else module.get_config()
-    except UserError:
-        raise
-    except Exception as error:  # whatever the user's file raises
-        raise UserError(
-            f"{path}: {type(error).__name__}: {' '.join(str(error).split())}"
-        ) from error
 
 
 def select(runs: Sequence[Run], pattern: str) -> list[Run]:

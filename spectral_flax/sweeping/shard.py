@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from spectral_flax.errors import UserError
+from spectral_flax.values import digits
 
 T = TypeVar("T")
 
@@ -47,10 +48,11 @@ def this_shard(flag: str, environment: Mapping[str, str]) -> tuple[int, int]:
         return jax_shard(environment)
     if not flag:
         return slurm_shard(environment) if "SLURM_ARRAY_TASK_ID" in environment else (0, 1)
-    match = re.fullmatch(r"(\d+)/(\d+)", flag)
-    if not match or not int(match[1]) < int(match[2]):
+    before, _, after = flag.partition("/")
+    index, count = digits(before), digits(after)
+    if index is None or count is None or index >= count:
         raise UserError(f"--shard is '{flag}'; {_EXPECTED}")
-    return int(match[1]), int(match[2])
+    return index, count
 
 
 def slurm_shard(environment: Mapping[str, str]) -> tuple[int, int]:

@@ -2,15 +2,14 @@
 
 import dataclasses
 import enum
-import json
 
 from etils import epath
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError
 from spectral_flax.sweeping.facts import planned_steps
 from spectral_flax.sweeping.plan import Evaluation, Run
-from spectral_flax.training.run_directory import SUMMARY_FILE, claim
+from spectral_flax.training.files import read_json
+from spectral_flax.training.run_directory import CHECKPOINTS, claim, read_summary
 
 
 class Stage(enum.Enum):
@@ -35,7 +34,7 @@ class State:
 def read_state(run: Run, config: ConfigDict, workdir: epath.Path) -> State:
     """Raises UserError when another config's run lives in workdir; writes nothing."""
     claim(workdir, config, first_process=False)
-    summary = read_json(workdir / SUMMARY_FILE)
+    summary = read_summary(workdir)
     step = newest_checkpoint(workdir)
     if summary is None:
         return State(Stage.HALF_DONE if step else Stage.NEW, step, run.evaluations)
@@ -48,18 +47,10 @@ def read_state(run: Run, config: ConfigDict, workdir: epath.Path) -> State:
 
 def newest_checkpoint(workdir: epath.Path) -> int:
     """The step of the newest complete checkpoint; 0 without one."""
-    folder = workdir / "checkpoints"
+    folder = workdir / CHECKPOINTS
     if not folder.exists():
         return 0
     return max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=0)
-
-
-def read_json(path: epath.Path) -> dict | None:
-    """The file's content; None if it is not there or is not whole."""
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def _is_done(workdir: epath.Path, evaluation: Evaluation, step: int) -> bool:
@@ -70,13 +61,3 @@ def _is_done(workdir: epath.Path, evaluation: Evaluation, step: int) -> bool:
         return result["checkpoint_step"] == step
     done = sum(len(row) for row in result["accuracy"].values())
     return result["settings"]["checkpoint_step"] == step and done >= evaluation.sets
-
-
-def check_workdir(workdir: epath.Path) -> None:
-    """Raises UserError unless files can be written there."""
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cannot write to --workdir {workdir}: {error.strerror}; choose another directory"
-        ) from error

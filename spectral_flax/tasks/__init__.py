@@ -2,14 +2,17 @@
 
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError, nearest
 from spectral_flax.tasks.task import Source, Task
+from spectral_flax.values import check_known
 
 __all__ = ["Source", "Task", "make_task"]
+
+TASKS = ("image_classification", "language_model", "parity", "recall")
 
 
 def make_task(config: ConfigDict) -> Task:
     """Builds the task that config.task names; raises UserError for an unknown one."""
+    check_known("task", config.task, TASKS)
     # Imported here: each task brings its own data libraries.
     match config.task:
         case "image_classification":
@@ -20,11 +23,6 @@ def make_task(config: ConfigDict) -> Task:
             from spectral_flax.tasks.language_model import language_model
 
             return language_model(config)
-        case "parity" | "recall":
-            from spectral_flax.tasks import sequence
+    from spectral_flax.tasks import sequence
 
-            return getattr(sequence, config.task)(config)
-    known = ("image_classification", "language_model", "parity", "recall")
-    raise UserError(
-        f"unknown task '{config.task}'{nearest(config.task, known)} known: {', '.join(known)}"
-    )
+    return getattr(sequence, config.task)(config)

@@ -17,9 +17,10 @@ from spectral_flax.data.augment.repeats import repeated_rows
 from spectral_flax.data.image_set import ImageSet
 from spectral_flax.data.images import load_data
 from spectral_flax.data.records import StreamedImages
-from spectral_flax.errors import UserError, check_at_least, check_rate
+from spectral_flax.errors import UserError
 from spectral_flax.models.inspection import inspect
 from spectral_flax.models.vit import Vit, vit_config
+from spectral_flax.ranges import check_values
 from spectral_flax.tasks.image_source import image_sources
 from spectral_flax.tasks.task import Array, Batch, Metrics, Params, Task
 
@@ -39,8 +40,8 @@ def image_classification(config: ConfigDict) -> Task:
 
 def classify(images: ImageSet | StreamedImages, config: ConfigDict) -> Task:
     """Returns the task of classifying given images; raises UserError where they do not fit."""
+    check_values(config)
     check_fit(config, images)
-    check_rate("training.label_smoothing", config.training.label_smoothing)
     vit = vit_config(config, images.num_classes)
     model = Vit(vit)
     mean, std = channel_statistics(config, images)
@@ -96,7 +97,6 @@ def check_fit(config: ConfigDict, images: ImageSet | StreamedImages) -> None:
             f"training.global_batch_size is {batch_size} but {images.name} has {size} training "
             "images; choose a smaller batch"
         )
-    check_at_least("model.patch_size", config.model.patch_size, 1)
     if images.image_size % config.model.patch_size:
         raise UserError(
             f"model.patch_size {config.model.patch_size} does not divide the image size "
@@ -131,10 +131,6 @@ def channel_statistics(
             f"data.mean is {tuple(mean)} and data.std {tuple(std)}; expected a number for each of "
             f"the {images.channels} channels in both, or () in both for the images' own"
         )
-    for value in mean:
-        check_at_least("data.mean", value, 0)
-    for value in std:
-        check_at_least("data.std", value, 0)
     return np.asarray(mean, np.float32), np.asarray(std, np.float32)
 
 

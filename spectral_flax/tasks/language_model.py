@@ -18,10 +18,11 @@ from ml_collections import ConfigDict
 from spectral_flax.data.order import PADDING
 from spectral_flax.data.tokens import TokenSet, load_tokens
 from spectral_flax.data.windows import covering_windows, window_starts, window_weights
-from spectral_flax.errors import UserError, check_at_least
+from spectral_flax.errors import UserError
 from spectral_flax.models.inspection import inspect
 from spectral_flax.models.language_models import language_model_module
 from spectral_flax.models.nanogpt import NanoGpt, nanogpt_config
+from spectral_flax.ranges import check_values
 from spectral_flax.tasks.next_token import next_token_metrics
 from spectral_flax.tasks.start_from import gpt2_params
 from spectral_flax.tasks.task import Array, Batch, Inspect, Metrics, Params, Source, Task, as_read
@@ -43,10 +44,9 @@ def language_model(config: ConfigDict) -> Task:
 
 def predict(tokens: TokenSet, config: ConfigDict) -> Task:
     """Returns the task of predicting given tokens; raises UserError where they do not fit."""
+    check_values(config)
     length = config.data.block_size
     tokens.check_block(length)
-    for name in ("random_windows", "eval_windows"):
-        check_at_least(f"data.{name}", config.data[name], 0)
     model = language_model_module(config, tokens.vocab_size)
     batch_size = config.training.global_batch_size
 

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from spectral_flax.data.order import PADDING
 from spectral_flax.errors import UserError
 from spectral_flax.models.deltanet import DeltaNetLm, deltanet_config
+from spectral_flax.ranges import check_values
 from spectral_flax.tasks.next_token import next_token_metrics
 from spectral_flax.tasks.task import Array, Batch, Metrics, Params, Source, Task
 
@@ -30,7 +31,7 @@ def parity(config: ConfigDict) -> Task:
     (beta_max 2) and none of any depth can if not (arXiv 2411.12537).
     """
     data = config.data
-    _check_lengths(config, "train_length", "test_length")
+    check_values(config)
 
     def train(row: Array) -> Batch:
         return parity_example(_key(config, "train", row), data.train_length)
@@ -48,8 +49,9 @@ def recall(config: ConfigDict) -> Task:
 
     Scored at the queries only. Guessing among the values is right once in config.data.symbols.
     """
+    check_values(config)
     data = config.data
-    if not 0 < data.pairs <= data.symbols or data.length < 3 * data.pairs:
+    if data.pairs > data.symbols or data.length < 3 * data.pairs:
         raise UserError(
             f"data.pairs is {data.pairs} with data.symbols {data.symbols} and data.length "
             f"{data.length}; expected pairs <= symbols and length >= 3 * pairs"
@@ -130,13 +132,7 @@ def _task(config: ConfigDict, vocab_size: int, train: Source, test: Source) -> T
         evaluate=evaluate,
         train=train,
         test=test,
-        rows=lambda step: (np.arange(batch_size) + step * batch_size).astype(np.int32),
+        rows=lambda step: ((np.arange(batch_size) + step * batch_size) % 2**31).astype(np.int32),
         steps_per_epoch=-(-train.size // batch_size),
         labels={"variant": f"deltanet beta_max={config.model.beta_max:g}", "dataset": config.task},
     )
-
-
-def _check_lengths(config: ConfigDict, *names: str) -> None:
-    for name in names:
-        if config.data[name] < 1:
-            raise UserError(f"data.{name} is {config.data[name]}; expected at least 1")

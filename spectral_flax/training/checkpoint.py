@@ -113,7 +113,7 @@ class Checkpointer:
     def _save_error(self, error: Exception) -> UserError:
         return UserError(
             f"could not save the checkpoint of step {self._started} under {self._directory}: "
-            f"{_reason(error)}; earlier checkpoints are intact: put that right and run the same "
+            f"{reason(error)}; earlier checkpoints are intact: put that right and run the same "
             "command again"
         )
 
@@ -122,7 +122,7 @@ class Checkpointer:
             "checkpoint of step %d in %s cannot be read (%s); trying the one before it",
             step,
             self._directory,
-            _reason(error),
+            reason(error),
         )
 
     def _set_aside(self, steps: list[int]) -> None:
@@ -140,7 +140,7 @@ class Checkpointer:
         self._manager.reload()
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """One short line. TensorStore nests the names of files around what the disk says."""
     if code := re.search(r"os_error_code='(\d+)'", str(error)):
         return os.strerror(int(code[1]))

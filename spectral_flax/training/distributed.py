@@ -17,6 +17,7 @@ import jax
 
 from spectral_flax.errors import UserError
 from spectral_flax.training.roll_call import roll_call
+from spectral_flax.values import digits
 
 # How one learns that a cluster starts this process: JAX detects these by itself. SLURM sets the
 # list of a step for what srun starts, and Kubernetes the index for the pods of an indexed job.
@@ -30,7 +31,7 @@ _CLUSTER_HINTS = (
 )
 # Where the number of processes, and this one's, may be known before they have joined.
 _COUNTS = ("JAX_NUM_PROCESSES", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
-_INDICES = ("JAX_PROCESS_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+PROCESS_INDICES = ("JAX_PROCESS_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 _PORT = 8482  # JAX's own on TPUs
 _JOIN_SECONDS = "SPECTRAL_FLAX_JOIN_SECONDS"
 
@@ -77,7 +78,7 @@ def _place() -> tuple[str | None, int | None, int | None]:
     if len(hosts) > 1 and (_number("MEGASCALE_NUM_SLICES") or 1) == 1:  # a slice on GKE
         return f"{hosts[0]}:{_PORT}", _number("TPU_WORKER_ID"), len(hosts)
     address = os.environ.get("JAX_COORDINATOR_ADDRESS")
-    return address, _number(*_INDICES), _number(*_COUNTS)
+    return address, _number(*PROCESS_INDICES), _number(*_COUNTS)
 
 
 @contextlib.contextmanager
@@ -110,9 +111,9 @@ def _number(*names: str) -> int | None:
     """The first of these variables that is set; None if none is."""
     for name in names:
         if text := os.environ.get(name):
-            if not text.isdigit():
+            if (number := digits(text)) is None:
                 raise UserError(f"{name} is '{text}'; expected a whole number")
-            return int(text)
+            return number
     return None
 
 

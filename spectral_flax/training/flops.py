@@ -82,14 +82,12 @@ def accounting(
     facts: dict[str, float | None] = {
         "flops_per_step": flops.model,
         "parameterisation_flops_per_step": flops.parameterisation,
-        f"{task.unit}_per_second_per_device": None,
         "flops_per_second_per_device": None,
         "mfu": None,
     }
     if units_per_second:
         units = config.training.global_batch_size * task.units_per_example
         achieved = flops.model * units_per_second / units / devices
-        facts[f"{task.unit}_per_second_per_device"] = units_per_second / devices
         facts["flops_per_second_per_device"] = achieved
         facts["mfu"] = mfu(achieved, kind)
     return facts

@@ -5,7 +5,6 @@ they are used and scatters its gradients. Every device has a share of each batch
 differ in `fsdp` only hold different parts of the state, those along `data` copies of it.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,8 +13,9 @@ import optax
 
 from spectral_flax.errors import UserError
 from spectral_flax.tasks.task import Task
-from spectral_flax.training.placement import Residents, placed
-from spectral_flax.training.step import TrainState, shared_gradients, train_steps
+from spectral_flax.training.one_state import OneState
+from spectral_flax.training.placement import placed
+from spectral_flax.training.step import TrainState, evaluation, shared_gradients, train_steps
 
 AXES = ("data", "fsdp")
 # Of fewer values no device is short of memory for, and each would cost a collective.
@@ -58,7 +58,7 @@ def state_shardings(mesh: jax.sharding.Mesh, abstract_state: Any) -> Any:
     return jax.tree.map(shard, abstract_state)
 
 
-class Fsdp:
+class Fsdp(OneState):
     """The state in parts, the data whole on each device, one share of each batch on each."""
 
     def __init__(
@@ -72,68 +72,33 @@ class Fsdp:
         accumulate: int = 1,
     ):
         self.devices = mesh.size
-        self._seed = np.uint32(seed)
         self._mesh = mesh
         self._shardings = state_shardings(mesh, abstract_state)
         whole = self._on()
-        resident = Residents(whole)
-        self._train_data = resident(task.train.data)
-        self._sources = {"eval": task.test, **task.probes}
-        self._eval_data = {name: resident(source.data) for name, source in self._sources.items()}
         gradients = shared_gradients(task, self.devices, accumulate, AXES)
 
         def sharded_gradients(*args: Any) -> Any:
             grads, metrics = gradients(*args)
             return jax.lax.with_sharding_constraint(grads, self._shardings.params), metrics
 
-        self._train = jax.jit(
+        train = jax.jit(
             train_steps(sharded_gradients, optimizer, steps_per_call),
             out_shardings=(self._shardings, whole),
             donate_argnums=0,
         )
-        self._evaluate = jax.jit(
-            lambda gather, params, data, rows: task.evaluate(params, gather(data, rows)),
-            static_argnums=0,
-            out_shardings=whole,
+        super().__init__(
+            task,
+            seed,
+            whole,
+            train,
+            lambda gather: jax.jit(evaluation(task, gather), out_shardings=whole),
         )
 
     def _on(self, *spec: Any) -> jax.sharding.NamedSharding:
         return jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec(*spec))
 
-    def train(self, state: TrainState, batches: Any, count: int) -> tuple[TrainState, Any]:
-        """As `Pmap.train`."""
-        batches = self.place(batches, axis=1)
-        return self._train(state, self._train_data, batches, np.int32(count), self._seed)
-
-    def evaluate(self, state: TrainState, batch: Any, source: str = "eval") -> Any:
-        """As `Pmap.evaluate`."""
-        batch = self.place(batch, axis=0)
-        gather = self._sources[source].gather
-        return self._evaluate(gather, state.params, self._eval_data[source], batch)
-
-    def place(self, tree: Any, axis: int) -> Any:
-        """Makes global arrays of this process's host arrays, split along their batch axis."""
-        sharding = self._on(*[None] * axis, AXES)
-
-        def put(x: Any) -> jax.Array:
-            if isinstance(x, jax.Array):
-                return x
-            return jax.make_array_from_process_local_data(sharding, x)
-
-        return jax.tree.map(put, tree)
-
-    def join(self, states: Sequence[TrainState]) -> TrainState:
-        """As `Pmap.join`."""
-        (state,) = states
-        return state
-
-    def split(self, tree: Any) -> list[Any]:
-        """As `Pmap.split`."""
-        return [tree]
-
-    def saveable(self, state: TrainState) -> TrainState:
-        """As `Pmap.saveable`: nothing to do."""
-        return state
+    def _put(self, x: np.ndarray, axis: int) -> jax.Array:
+        return jax.make_array_from_process_local_data(self._on(*[None] * axis, AXES), x)
 
     def lower(self, abstract_state: TrainState, batches: Any) -> jax.stages.Lowered:
         """The training program, not yet compiled, for its cost and memory analyses."""

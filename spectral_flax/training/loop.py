@@ -87,7 +87,7 @@ class _Loop:
         shows = jax.process_index() == 0
         for member in self.members:
             member.start(first)
-        self.bar = metric_files.progress_bar(self.last_step, first, shows)
+        self.bar = metric_files.progress_bar(self.last_step, first, shows, "compiling")
         self.throughput = Throughput(
             self.config.training.global_batch_size * self.task.units_per_example
         )
@@ -164,7 +164,7 @@ class _Loop:
                 if self._due(step, training.eval_every) and step < self.last_step:
                     self._log(pending)
                     pending = None
-                    with self.throughput.paused():
+                    with self.throughput.paused(), metric_files.saying(self.bar, "evaluating"):
                         for member, values in zip(
                             self.members, self._evaluate(state, step), strict=True
                         ):
@@ -217,6 +217,7 @@ class _Loop:
         }
         if rate:
             shown[f"{self.task.unit}/s"] = f"{rate * len(self.members):.0f}"
+        self.bar.set_description(None, refresh=False)  # the first dispatch, which compiles, is back
         self.bar.update(count)
         self.bar.set_postfix(shown, refresh=False)
 
@@ -242,7 +243,8 @@ class _Loop:
         return values
 
     def _finish(self, state: TrainState) -> list[dict[str, Any]]:
-        values = self._evaluate(state, self.last_step)
+        with metric_files.saying(self.bar, "evaluating"):
+            values = self._evaluate(state, self.last_step)
         states = self.parallel.split(state)
         return [
             member.finish(own, self.throughput, own_values)

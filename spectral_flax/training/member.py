@@ -16,7 +16,8 @@ from spectral_flax.errors import UserError
 from spectral_flax.tasks.task import Task
 from spectral_flax.training import metrics as metric_files
 from spectral_flax.training.checkpoint import Checkpointer
-from spectral_flax.training.run_directory import SUMMARY_FILE, read_summary
+from spectral_flax.training.files import write_json
+from spectral_flax.training.run_directory import CHECKPOINTS, SUMMARY_FILE, read_summary
 from spectral_flax.training.step import TrainState
 from spectral_flax.training.summary import Throughput, summary
 from spectral_flax.training.telemetry import Telemetry
@@ -32,7 +33,7 @@ class Member:
     def __init__(self, config: ConfigDict, task: Task, workdir: epath.Path):
         self.config, self.task, self.workdir = config, task, workdir
         self.checkpoints = Checkpointer(
-            workdir / "checkpoints", keep=config.training.keep_checkpoints
+            workdir / CHECKPOINTS, keep=config.training.keep_checkpoints
         )
 
     def start(self, first: int) -> None:
@@ -42,22 +43,29 @@ class Member:
             metric_files.MetricWriter(self.workdir, first) if writes else metric_files.NullWriter()
         )
         self.telemetry = Telemetry(self.config, self.task, self.writer)
+        self._unlogged: dict[str, tuple[float, float]] = {}  # metrics since the last line
 
     def finished_summary(self) -> dict[str, Any] | None:
         """What summary.json says, if the run has one."""
         return read_summary(self.workdir)
 
     def read(self, first: int, count: int, history: dict[str, Any]) -> dict[str, float]:
-        """Returns the means of `count` fetched steps from `first`; stops on a non-finite one."""
+        """Takes in `count` fetched steps from `first`; stops on a non-finite one.
+
+        Returns the means over all examples since the last line of the log: a batch at the end of an
+        epoch may hold very few, and tell little alone.
+        """
         bad = np.zeros(count, bool)
         for name in ("loss", "grad_norm"):
             bad |= ~np.isfinite(history[name][0][:count])
         if bad.any():
             raise self._not_finite("loss or gradient is", first + int(np.argmax(bad)) + 1)
-        return self.task.summarise(metric_files.means(history))
+        self._unlogged = metric_files.add([self._unlogged, history])
+        return self.task.summarise(metric_files.means(self._unlogged))
 
     def log(self, step: int, values: Mapping[str, float], rate: float | None) -> None:
         """Writes training metrics, and telemetry of earlier steps before them."""
+        self._unlogged = {}
         self.telemetry.write(before=step)
         logged = {f"train/{name}": value for name, value in values.items()}
         speed = {f"{self.task.unit}_per_second": rate} if rate else {}
@@ -82,14 +90,14 @@ class Member:
         self.checkpoints.wait()
         facts = summary(self.config, self.task, state, throughput, values)
         if jax.process_index() == 0:
-            metric_files.write_json(self.workdir / SUMMARY_FILE, facts)
+            write_json(self.workdir / SUMMARY_FILE, facts)
         return facts
 
     def _not_finite(self, what: str, step: int) -> NonFiniteError:
         good = self.checkpoints.latest_step()
         where = "no checkpoint was saved" if good is None else f"the last good one is {good}"
         return NonFiniteError(
-            f"{what} not finite at step {step}; {where} (under {self.workdir / 'checkpoints'}); "
+            f"{what} not finite at step {step}; {where} (under {self.workdir / CHECKPOINTS}); "
             "lower the learning rate or the clip norm"
         )
 

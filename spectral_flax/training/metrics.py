@@ -1,8 +1,9 @@
 """Host-side metrics: sums to means, and the files and progress bar they are written to."""
 
+import contextlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,27 +11,31 @@ from etils import epath
 from tqdm import tqdm
 
 from spectral_flax.training.event_file import EventFile
+from spectral_flax.training.files import write_text
 from spectral_flax.training.log_file import LogFile
-
-METRICS_FILE = "metrics.jsonl"
+from spectral_flax.training.run_directory import METRICS_FILE
 
 
 def means(metrics: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
-    """Divides (sum, count) pairs, each summed over any leading axis of steps first."""
-    return {
-        name: float(np.sum(total, dtype=np.float64) / np.sum(count, dtype=np.float64))
-        for name, (total, count) in metrics.items()
-    }
+    """Divides sums by counts."""
+    return {name: total / count for name, (total, count) in metrics.items()}
 
 
 def add(parts: Iterable[Mapping[str, tuple[Any, Any]]]) -> dict[str, tuple[float, float]]:
-    """Adds (sum, count) pairs of several batches in float64."""
+    """Adds (sum, count) pairs of several batches in float64, over any leading axis too."""
     totals: dict[str, tuple[float, float]] = {}
     for part in parts:
         for name, (total, count) in part.items():
             old_total, old_count = totals.get(name, (0.0, 0.0))
-            totals[name] = (old_total + float(total), old_count + float(count))
+            totals[name] = (
+                old_total + _sum(total),
+                old_count + _sum(count),
+            )
     return totals
+
+
+def _sum(x: Any) -> float:
+    return float(np.asarray(x, np.float64).sum())
 
 
 class MetricWriter:
@@ -76,13 +81,17 @@ class NullWriter:
         """Closes nothing."""
 
 
-def progress_bar(total: int, initial: int, enabled: bool) -> tqdm:
-    """A bar on a terminal; a line every half minute where the output is a file."""
+def progress_bar(total: int, initial: int, enabled: bool, doing: str | None = None) -> tqdm:
+    """A bar on a terminal; a line every half minute where the output is a file.
+
+    doing: what goes on before the first step.
+    """
     live = sys.stderr.isatty()
     return tqdm(
         total=total,
         initial=initial,
         disable=not enabled,
+        desc=doing,
         unit="step",
         dynamic_ncols=live,
         mininterval=0.2 if live else 30.0,
@@ -90,16 +99,13 @@ def progress_bar(total: int, initial: int, enabled: bool) -> tqdm:
     )
 
 
-def write_json(path: epath.Path, value: Any) -> None:
-    """Writes JSON so that a kill leaves the old file or the new one, never half."""
-    write_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
-
-
-def write_text(path: epath.Path, text: str) -> None:
-    """Writes a file so that a kill leaves the old one or the new one, never half."""
-    temporary = path.parent / (path.name + ".tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
+@contextlib.contextmanager
+def saying(bar: tqdm, doing: str) -> Iterator[None]:
+    """Shows on the bar what goes on in place of steps; a file gets no line of its own for it."""
+    live = sys.stderr.isatty()
+    bar.set_description(doing, refresh=live)
+    yield
+    bar.set_description(None, refresh=live)
 
 
 def _lines(path: epath.Path) -> list[dict[str, Any]]:

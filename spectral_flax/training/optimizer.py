@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError, check_at_least, check_rate, nearest
+from spectral_flax.errors import UserError
+from spectral_flax.ranges import check_values
+from spectral_flax.values import check_known
 
 SCHEDULES = ("cosine_epoch", "cosine_step", "constant", "nanogpt")
 # What the nanogpt schedule counts in iterations, where the others count epochs.
@@ -56,11 +58,7 @@ def learning_rate(config: ConfigDict, steps_per_epoch: int) -> optax.Schedule:
     `nanogpt` is that project's, in iterations.
     """
     opt = config.optimizer
-    if opt.schedule not in SCHEDULES:
-        raise UserError(
-            f"unknown optimizer.schedule '{opt.schedule}'{nearest(opt.schedule, SCHEDULES)} "
-            f"known: {', '.join(SCHEDULES)}"
-        )
+    check_known("optimizer.schedule", opt.schedule, SCHEDULES)
     needed = _ITERATIONS if opt.schedule == "nanogpt" else ("warmup_epochs", "epochs")
     if missing := [name for name in needed if name not in opt]:
         raise UserError(
@@ -114,7 +112,7 @@ def adamw(config: ConfigDict, steps_per_epoch: int) -> optax.GradientTransformat
     Raises UserError for values that cannot be.
     """
     opt = config.optimizer
-    _check(opt)
+    check_values(opt, "optimizer")
     clip = optax.clip_by_global_norm(opt.clip_norm) if opt.clip_norm else optax.identity()
     return optax.chain(
         clip,
@@ -122,18 +120,6 @@ def adamw(config: ConfigDict, steps_per_epoch: int) -> optax.GradientTransformat
         _decay(opt.weight_decay),
         optax.scale_by_learning_rate(learning_rate(config, steps_per_epoch)),
     )
-
-
-def _check(opt: ConfigDict) -> None:
-    """Raises UserError for a value that would train to NaN, or not train what it says."""
-    names = ("learning_rate", "min_learning_rate", "clip_norm", "eps")
-    for name in (*names, "warmup_epochs", "epochs", "warmup_iters", "lr_decay_iters"):
-        if name in opt:  # which of them there are is the schedule's
-            check_at_least(f"optimizer.{name}", opt[name], 0)
-    for name in ("b1", "b2"):
-        check_rate(f"optimizer.{name}", opt[name])
-    for group, rate in opt.weight_decay.items():
-        check_at_least(f"optimizer.weight_decay.{group}", rate, 0)
 
 
 def _decay(rates: ConfigDict) -> optax.GradientTransformation:

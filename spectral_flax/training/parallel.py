@@ -7,7 +7,7 @@ import jax
 import optax
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import UserError, nearest
+from spectral_flax.errors import UserError
 from spectral_flax.tasks.task import Task
 from spectral_flax.training import fsdp
 from spectral_flax.training.fsdp import Fsdp
@@ -15,17 +15,14 @@ from spectral_flax.training.placement import replicated
 from spectral_flax.training.pmap import Pmap
 from spectral_flax.training.replicas import Replicas, check_replicas
 from spectral_flax.training.step import TrainState
+from spectral_flax.values import check_known
 
 KINDS = ("pmap", "fsdp")
 
 
 def check_parallel(config: ConfigDict) -> None:
     """Raises UserError when config.parallel, mesh and batch sizes do not fit the devices."""
-    if config.parallel not in KINDS:
-        raise UserError(
-            f"unknown parallel '{config.parallel}'{nearest(config.parallel, KINDS)} "
-            f"known: {', '.join(KINDS)}"
-        )
+    check_known("parallel", config.parallel, KINDS)
     if config.parallel == "fsdp":
         fsdp.make_mesh(config.mesh.data, config.mesh.fsdp)
     check_replicas(config)

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from spectral_flax.errors import UserError
 from spectral_flax.tasks.task import Source, Task
 from spectral_flax.training.run_directory import CONFIG_FILE
-from spectral_flax.training.step import TrainState, shared_gradients, train_steps
+from spectral_flax.training.step import TrainState, evaluation, shared_gradients, train_steps
 
 _SEED = "seed"
 
@@ -117,11 +117,7 @@ class Replicas:
     def _evaluation(self, task: Task, sources: Sequence[Source]) -> Any:
         """f(params, rows) -> metrics of the seeds' sources, which share one `gather`."""
         data, axes = self._resident(sources)
-        gather = sources[0].gather
-
-        def one(params: Any, data: Any, rows: Any) -> Any:
-            return task.evaluate(params, gather(data, rows))
-
+        one = evaluation(task, sources[0].gather)
         run = jax.jit(self._over_seeds(one, (0, axes, None)))
         return lambda params, rows: run(params, data, rows)
 
@@ -163,12 +159,12 @@ class Replicas:
         return jax.tree.unflatten(structure, leaves), jax.tree.unflatten(structure, axes)
 
     def train(self, state: TrainState, batches: Any, count: int) -> tuple[TrainState, Any]:
-        """As `Pmap.train`; rows and metrics are of one seed after another."""
+        """As `OneState.train`; rows and metrics are of one seed after another."""
         rows = self.place(batches, axis=1)
         return self._train(state, self._data, rows, np.int32(count), self._seeds)
 
     def evaluate(self, state: TrainState, batch: Any, source: str = "eval") -> Any:
-        """As `Pmap.evaluate`, for every seed."""
+        """As `OneState.evaluate`, for every seed."""
         return self._evaluate[source](state.params, batch)
 
     def place(self, rows: Any, axis: int) -> Any:
@@ -181,18 +177,18 @@ class Replicas:
         return jax.device_put(rows, self._on(_SEED))
 
     def join(self, states: Sequence[TrainState]) -> TrainState:
-        """As `Pmap.join`."""
+        """As `OneState.join`."""
         return jax.jit(
             lambda states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states),
             out_shardings=self._on(_SEED),
         )(jax.device_put(list(states), self._on()))
 
     def split(self, tree: Any) -> list[Any]:
-        """As `Pmap.split`."""
+        """As `OneState.split`."""
         return [jax.tree.map(lambda x, i=i: x[i], tree) for i in range(self._seeds.size)]
 
     def saveable(self, state: TrainState) -> TrainState:
-        """As `Pmap.saveable`."""
+        """As `OneState.saveable`."""
         return state
 
 

@@ -9,8 +9,8 @@ import jax
 from etils import epath
 from ml_collections import ConfigDict
 
-from spectral_flax.errors import check_at_least, check_seed
 from spectral_flax.ops import cap_lapack_threads
+from spectral_flax.ranges import check_values
 from spectral_flax.tasks import make_task
 from spectral_flax.training import distributed
 from spectral_flax.training.compilation_cache import keep_compiled_programs
@@ -18,10 +18,13 @@ from spectral_flax.training.host_memory import keep_freed_memory
 from spectral_flax.training.loop import Outcome, train_members
 from spectral_flax.training.member import Member
 from spectral_flax.training.optimizer import adamw, total_steps
-from spectral_flax.training.parallel import check_parallel
+from spectral_flax.training.parallel import check_parallel, state_shardings
 from spectral_flax.training.replicas import seed_directories, seeds_of, spread_on_cpu
+from spectral_flax.training.resources import check_room
 from spectral_flax.training.run_directory import absolute, alone, claim, default_workdir
+from spectral_flax.training.step import init_state
 from spectral_flax.training.trace import Trace
+from spectral_flax.values import check, whole
 
 
 def train_and_report(config: ConfigDict, workdir: str, profile_steps: int = 0) -> int:
@@ -30,16 +33,8 @@ def train_and_report(config: ConfigDict, workdir: str, profile_steps: int = 0) -
     Returns the exit code: 0 also after a SIGTERM, whose state is saved. Everything that can be
     refused is refused before the run directory is made.
     """
-    for name in ("global_batch_size", "eval_batch_size", "steps_per_call", "keep_checkpoints"):
-        check_at_least(f"training.{name}", config.training[name], 1)
-    for name in ("log_every", "eval_every", "checkpoint_every"):
-        check_at_least(f"training.{name}", config.training[name], 0)
-    check_at_least("max_steps", config.max_steps, 0)
-    check_at_least("--profile", profile_steps, 0)
-    check_seed("seed", config.seed)
-    if "telemetry" in config:
-        check_at_least("telemetry.every", config.telemetry.every, 0)
-        check_at_least("telemetry.batch", config.telemetry.batch, 1)
+    check_values(config)
+    check("--profile", profile_steps, whole())
     keep_freed_memory()
     cap_lapack_threads()
     spread_on_cpu(config.num_seeds)
@@ -49,8 +44,10 @@ def train_and_report(config: ConfigDict, workdir: str, profile_steps: int = 0) -
     tasks = [make_task(each) for each in configs]
     task = tasks[0]
     # Refuse what the loop would refuse too late.
-    adamw(config, task.steps_per_epoch)
+    optimizer = adamw(config, task.steps_per_epoch)
     total_steps(config, task.steps_per_epoch)
+    state = jax.eval_shape(lambda: init_state(task.init, optimizer, config.seed))
+    check_room(state, state_shardings(config, state), config.num_seeds)
     directory = absolute(workdir or default_workdir(config))
     first = jax.process_index() == 0
     places = seed_directories(directory, configs)
@@ -70,12 +67,15 @@ def train_and_report(config: ConfigDict, workdir: str, profile_steps: int = 0) -
 def _print_start(config: ConfigDict, task, directory: epath.Path) -> None:
     batch, devices = config.training.global_batch_size, jax.device_count()
     seeds = config.num_seeds
-    shared = f"{devices} devices x {batch // devices}" if seeds == 1 else f"each of {seeds} seeds"
+    shared = f"{_counted(devices, 'device', 'devices')} x {batch // devices}"
+    if seeds > 1:
+        shared = f"each of {seeds} seeds"
     print(
         f"{task.labels['variant']} on {task.labels['dataset']}: batch {batch} = {shared}, "
-        f"{jax.process_count()} processes, "
-        f"{batch * task.units_per_example:,} {task.unit} a step, {task.steps_per_epoch} steps an "
-        f"epoch\nrun directory: {_shown(directory)}",
+        f"{_counted(jax.process_count(), 'process', 'processes')}, "
+        f"{batch * task.units_per_example:,} {task.unit} a step, "
+        f"{_counted(task.steps_per_epoch, 'step', 'steps')} an epoch\n"
+        f"run directory: {_shown(directory)}",
         file=sys.stderr,
     )
 
@@ -104,6 +104,10 @@ def _result(summary: dict[str, Any]) -> tuple[str, str]:
     if "eval/accuracy" in summary:
         return "test accuracy", f"{summary['eval/accuracy']:.2%}"
     return "test loss", f"{summary['eval/loss']:.4f}"
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"
 
 
 def _shown(directory: epath.Path) -> str:

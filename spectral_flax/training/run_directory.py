@@ -19,9 +19,11 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from spectral_flax.errors import UserError
-from spectral_flax.training.metrics import write_json, write_text
+from spectral_flax.training.files import cannot_write, read_json, write_json, write_text
 
 CONFIG_FILE = "config.json"
+METRICS_FILE = "metrics.jsonl"
+CHECKPOINTS = "checkpoints"
 SUMMARY_FILE = "summary.json"
 _UNFINISHED = CONFIG_FILE + ".tmp"  # what a kill leaves of config.json (`write_text`)
 
@@ -91,7 +93,7 @@ def claim(
         for name, text in files.items():
             write_text(workdir / name, text)
     except OSError as error:
-        raise _cannot_write(workdir, error) from error
+        raise cannot_write(workdir, "--workdir", error) from error
 
 
 @contextlib.contextmanager
@@ -109,7 +111,7 @@ def alone(workdir: epath.Path, first_process: bool) -> Iterator[None]:
         workdir.mkdir(parents=True, exist_ok=True)
         directory = os.open(workdir, os.O_RDONLY)
     except OSError as error:
-        raise _cannot_write(workdir, error) from error
+        raise cannot_write(workdir, "--workdir", error) from error
     try:
         with contextlib.suppress(OSError):
             try:
@@ -124,16 +126,10 @@ def alone(workdir: epath.Path, first_process: bool) -> Iterator[None]:
         os.close(directory)
 
 
-def _cannot_write(workdir: epath.Path, error: OSError) -> UserError:
-    return UserError(
-        f"cannot write to --workdir {workdir}: {error.strerror}; choose another directory"
-    )
-
-
 def _read_config(path: epath.Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path} cannot be read ({error}); choose another --workdir, or put the file back"
         ) from error
@@ -144,11 +140,7 @@ def _read_config(path: epath.Path) -> dict[str, Any]:
 
 def read_summary(workdir: epath.Path) -> dict[str, Any] | None:
     """Returns summary.json; None where there is none, or a damaged one, which can be made again."""
-    path = workdir / SUMMARY_FILE
-    try:
-        return json.loads(path.read_text()) if path.exists() else None
-    except ValueError:
-        return None
+    return read_json(workdir / SUMMARY_FILE)
 
 
 def _check_files(workdir: epath.Path, files: Mapping[str, str]) -> None:
@@ -177,16 +169,16 @@ def _check_same(workdir: epath.Path, mine: dict[str, Any], theirs: dict[str, Any
 
 
 def _identity(config: dict[str, Any]) -> dict[str, Any]:
-    flat = _flatten(json.loads(json.dumps(config)))
+    flat = flatten(json.loads(json.dumps(config)))
     return {key: value for key, value in flat.items() if key not in _FREE}
 
 
-def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"model.depth": 12} of {"model": {"depth": 12}}."""
+    flat: dict[str, Any] = {}
     for key, value in tree.items():
-        name = prefix + key
-        if isinstance(value, dict):
-            flat.update(_flatten(value, name + "."))
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
-            flat[name] = value
+            flat[prefix + key] = value
     return flat

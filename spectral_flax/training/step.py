@@ -157,12 +157,20 @@ def _nth(tree: Any, index: Any) -> Any:
     return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, 0, keepdims=False), tree)
 
 
+def evaluation(
+    task: Task, gather: Callable[[Any, Array], Batch]
+) -> Callable[[Params, Any, Array], Metrics]:
+    """Returns f(params, data, rows [b]) -> metrics, where the whole batch is seen at once."""
+
+    def run(params: Params, data: Any, rows: Array) -> Metrics:
+        return task.evaluate(params, gather(data, rows))
+
+    return run
+
+
 def eval_step(
     task: Task, gather: Callable[[Any, Array], Batch]
 ) -> Callable[[Params, Any, Array], Metrics]:
-    """Returns f(params, data, rows [b]) -> metrics summed over all devices."""
-
-    def run(params: Params, data: Any, rows: Array) -> Metrics:
-        return jax.lax.psum(task.evaluate(params, gather(data, rows)), AXIS)
-
-    return run
+    """Returns the same where each device sees its own rows: metrics summed over all devices."""
+    evaluate = evaluation(task, gather)
+    return lambda params, data, rows: jax.lax.psum(evaluate(params, data, rows), AXIS)

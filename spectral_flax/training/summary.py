@@ -19,38 +19,42 @@ _PACKAGES = ("spectral-flax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoin
 
 
 class Throughput:
-    """What a step counts (images, tokens) a second, since the first dispatch came back.
+    """What a step counts (images, tokens) a second, of the dispatches that have come back.
 
-    The first one compiles.
+    Leaves out the first one and any other during which something was compiled, and all that is done
+    after the last.
     """
 
     def __init__(self, units_per_step: int):
         self._units_per_step = units_per_step
-        self._start: float | None = None
+        self._last: float | None = None  # when the dispatch before came back
+        self._compiled = 0.0
         self._steps = 0
-        self._seconds_paused = 0.0
+        self._seconds = 0.0
 
     def tick(self, steps: int) -> None:
-        """Counts finished steps; the first call starts the clock instead."""
-        if self._start is None:
-            self._start = time.perf_counter()
-        else:
+        """Counts the steps of a dispatch that has come back."""
+        now, compiled = time.perf_counter(), compile_seconds()
+        if self._last is not None and compiled == self._compiled:
             self._steps += steps
+            self._seconds += now - self._last
+        self._last, self._compiled = now, compiled
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Leaves out the time of what is done inside, such as an evaluation."""
-        start = time.perf_counter()
+        start, compiled = time.perf_counter(), compile_seconds()
         yield
-        self._seconds_paused += time.perf_counter() - start
+        if self._last is not None:
+            self._last += time.perf_counter() - start
+            self._compiled += compile_seconds() - compiled
 
     @property
     def per_second(self) -> float | None:
-        """None until two dispatches have come back."""
-        if self._start is None or not self._steps:
-            return None
-        seconds = time.perf_counter() - self._start - self._seconds_paused
-        return self._units_per_step * self._steps / max(seconds, 1e-9)
+        """None until a dispatch is counted."""
+        return (
+            self._units_per_step * self._steps / max(self._seconds, 1e-9) if self._steps else None
+        )
 
 
 def summary(

@@ -24,7 +24,7 @@ from spectral_flax.analysis import (
     dominance,
     hfc_lfc_ratios,
 )
-from spectral_flax.errors import check_at_least
+from spectral_flax.ranges import check_values
 from spectral_flax.tasks.first_examples import first_examples
 from spectral_flax.tasks.task import Params, Task
 from spectral_flax.training.metrics import MetricWriter, NullWriter
@@ -47,7 +47,7 @@ class Telemetry:
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
         if not self.every or task.inspect is None:
             return
-        check_at_least("telemetry.batch", config.telemetry.batch, 1)
+        check_values(config.telemetry, "telemetry")
         self._device = _host_device()
         self._batch = jax.device_put(
             first_examples(task.test, config.telemetry.batch), self._device

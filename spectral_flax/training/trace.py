@@ -9,7 +9,7 @@ import jax
 from etils import epath
 from tqdm import tqdm
 
-from spectral_flax.errors import check_at_least
+from spectral_flax.values import check, whole
 
 # The first dispatch compiles, and the second may still wait for what the first left behind.
 _WARM_UP = 2
@@ -22,7 +22,7 @@ class Trace:
     """
 
     def __init__(self, directory: epath.Path, steps: int):
-        check_at_least("--profile", steps, 0)
+        check("--profile", steps, whole())
         self._directory, self._left = directory, steps if jax.process_index() == 0 else 0
         self._wanted, self._traced, self._dispatches = self._left, 0, 0
         self._before: Any = None  # what the dispatch before returned

@@ -187,7 +187,7 @@ def test_csv_has_a_row_per_layer_and_head(audit, broken):
 def test_text_names_both_ways_of_counting_and_every_rung(audit):
     text = as_text(audit)
     for words in (
-        "model, on tokens",
+        "seen on tokens",
         "0 x2   first",
         "per head, over the nonzero eigenvalues of each head's H: smoothing",
         "per layer, the whole H with head-averaged attention: smoothing",

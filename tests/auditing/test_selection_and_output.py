@@ -5,7 +5,7 @@ import os
 import pytest
 
 from spectral_flax.auditing.output import check_writable, write_all
-from spectral_flax.auditing.subject import parse_indices
+from spectral_flax.auditing.subject import model_name, parse_indices
 from spectral_flax.errors import UserError
 
 
@@ -39,6 +39,26 @@ def test_indices(text, want):
 def test_bad_indices(text, words):
     with pytest.raises(UserError, match=words):
         parse_indices("--layers", text, 4, "layer")
+
+
+@pytest.mark.parametrize(
+    ("path", "want"),
+    [
+        ("bert-1.5/", "bert-1.5"),
+        ("gpt2.safetensors", "gpt2"),
+        ("minilm/model", "minilm-model"),
+        ("minilm/model.safetensors", "minilm-model"),
+        (f"models--a--b/snapshots/{'0f' * 20}", f"models--a--b-{'0f' * 20}"),
+    ],
+)
+def test_a_model_without_a_name_has_its_parents(tmp_path, path, want):
+    place = tmp_path / path
+    if place.suffix == ".safetensors":
+        place.parent.mkdir(exist_ok=True)
+        place.touch()
+    else:
+        place.mkdir(parents=True)
+    assert model_name(str(place)) == want
 
 
 def test_a_full_folder_needs_force_and_an_empty_one_does_not(tmp_path):

@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from spectral_flax.data.augment.presets import check_augment, preset
 from spectral_flax.data.augment.repeats import repeated_rows
-from spectral_flax.data.order import PADDING, shuffled_rows
+from spectral_flax.data.order import PADDING, epoch_order
 from spectral_flax.errors import UserError
 from spectral_flax.recipes.vit import vit_ti
 
@@ -44,11 +44,26 @@ def test_deit_is_recipes_section_6():
         ("cifar100,augment=none", "none", ""),
         ("npz=a=b,c.npz", "park_kim", "a=b,c.npz"),
         ("npz=a.npz,augment=deit", "deit", "a.npz"),
+        ("folder=a/,b=c/d", "park_kim", "a/,b=c/d"),
     ],
 )
 def test_data_text_chooses_the_preset(data, name, path):
     config = vit_ti("minus", data)
     assert config.augment.to_dict() == preset(name) and config.data.path == path
+
+
+@pytest.mark.parametrize(
+    "data", ["npz=a.npz,augmnt=none", "digits,augmnt=none", "npz=a,augmnt=x,augment=none"]
+)
+def test_a_misspelt_option_is_no_part_of_the_path(data):
+    with pytest.raises(UserError, match="unknown option augmnt .*; did you mean 'augment'?"):
+        vit_ti("minus", data)
+
+
+def test_a_path_may_look_like_an_option(tmp_path):
+    path = tmp_path / "a,b=c"
+    path.touch()
+    assert vit_ti("minus", f"npz={path}").data.path == str(path)
 
 
 def test_presets_have_the_same_fields_and_are_fresh():
@@ -73,10 +88,10 @@ def test_unknown_preset_is_one_line(name):
     ("field", "value", "message"),
     [
         ("crop_padding", -1, "augment.crop_padding is -1"),
-        ("horizontal_flip", 1.5, r"augment.horizontal_flip is 1.5; expected a value in \[0, 1\]"),
+        ("horizontal_flip", 1.5, r"augment.horizontal_flip is 1.5; expected a number in \[0, 1\]"),
         ("repeats", 0, "augment.repeats is 0"),
         ("rand_augment.num_ops", -2, "augment.rand_augment.num_ops is -2"),
-        ("rand_augment.magnitude", 11.0, r"magnitude is 11.0; expected a value in \[0, 10\]"),
+        ("rand_augment.magnitude", 11.0, r"magnitude is 11.0; expected a number in \[0, 10\]"),
         ("rand_augment.magnitude_std", float("nan"), "magnitude_std is nan"),
         ("rand_augment.interpolation", "bicubik", "did you mean 'bicubic'"),
         ("random_erasing.prob", -0.1, "augment.random_erasing.prob is -0.1"),
@@ -106,10 +121,13 @@ def test_mixing_with_both_alphas_zero():
 
 @pytest.mark.parametrize(("size", "batch"), [(29, 8), (24, 8), (12, 12)])
 def test_one_repeat_is_the_plain_order(size, batch):
-    for step in range(9):
-        rows = repeated_rows(size, batch, 1, 3, step)
-        assert rows.dtype == np.int32
-        np.testing.assert_array_equal(rows, shuffled_rows(size, batch, 3, step))
+    steps = -(-size // batch)
+    for epoch in range(3):
+        rows = [repeated_rows(size, batch, 1, 3, epoch * steps + i) for i in range(steps)]
+        assert all(part.dtype == np.int32 and len(part) == batch for part in rows)
+        rows = np.concatenate(rows)
+        np.testing.assert_array_equal(rows[:size], epoch_order(size, 3, epoch))
+        assert (rows[size:] == PADDING).all()
 
 
 def test_every_image_of_a_step_is_there_three_times():

@@ -1,5 +1,6 @@
 """The published archive: bad ones, where it is looked for, and its download."""
 
+import hashlib
 import re
 import urllib.error
 import urllib.request
@@ -81,7 +82,7 @@ def published(tmp_path, monkeypatch):
     """Makes an archive of ours pass for the published one, at a file URL."""
     archive = good_archive("cifar100", tmp_path / "www")
     form = cifar_archive.FORMATS["cifar100"]
-    digest = cifar_archive.hashlib.sha256(archive.read_bytes()).hexdigest()
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     fake = cifar_archive.dataclasses.replace(form, url=archive.as_uri(), sha256=digest)
     monkeypatch.setitem(cifar_archive.FORMATS, "cifar100", fake)
     return archive

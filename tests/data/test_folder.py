@@ -40,6 +40,7 @@ def test_which_test_half(tmp_path):
     assert load_data(folder_config(tmp_path)).y_test.tolist() == [1, 1, 1]
     message = load_error(folder_config(tmp_path, test_split="test"))
     assert f"{tmp_path}/test/c: no .png, .jpg, .jpeg files" in message
+    assert "each directory is a class" in message and "PATH/CLASS/*.png" in message
 
 
 def test_one_level_holds_out_a_balanced_part_whatever_the_seed(tmp_path):

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from spectral_flax.data.augment.repeats import repeated_rows
 from spectral_flax.data.images import load_data
-from spectral_flax.data.order import PADDING, Schedule, shard, shuffled_rows
+from spectral_flax.data.order import PADDING, Schedule, shard
 from spectral_flax.data.stream import Reader, stream
 from spectral_flax.errors import UserError
 from tests.data.picture_folders import folder_config, write_halves
@@ -18,7 +19,7 @@ law = settings(deadline=None, derandomize=True, max_examples=40)
 
 def rows_of(step: int) -> np.ndarray:
     """17 examples in batches of 4, so that every fifth batch is padded."""
-    return shuffled_rows(17, 4, 3, step)
+    return repeated_rows(17, 4, 1, 3, step)
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 7))

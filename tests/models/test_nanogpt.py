@@ -107,7 +107,7 @@ def test_bfloat16_logits_are_float32():
         (dict(variant="featscale"), "no causal form"),
         (dict(variant="attnscale"), "no causal form"),
         (dict(gelu="tan"), "did you mean 'tanh'"),
-        (dict(depth=0), "at least 2 layers"),
+        (dict(depth=1), "at least 2 layers"),
         (dict(num_heads=5), "not divisible by model.num_heads 5"),
     ],
 )

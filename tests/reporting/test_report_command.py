@@ -12,9 +12,11 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from etils import epath
 
 from spectral_flax import report as command
-from spectral_flax.reporting.curves import _band
+from spectral_flax.reporting.curves import _band, families, panels
+from spectral_flax.reporting.runs import read_run
 from tests.command_runner import run_command
 from tests.reporting.run_samples import gpt_config, vit_config, write_run
 
@@ -54,7 +56,7 @@ class Page(HTMLParser):
 
 def test_a_report_over_everything(run, tmp_path):
     runs, out = tmp_path / "runs", tmp_path / "out"
-    for variant in ("standard", "ns_minus"):
+    for variant in ("standard", "ns_minus", "ns_star"):
         for seed in (0, 1):
             for fraction in (1.0, 0.5):
                 values = {"eval/accuracy": 0.6 * fraction + 0.01 * seed, "eval/loss": 1.0}
@@ -72,7 +74,8 @@ def test_a_report_over_everything(run, tmp_path):
 
     code, printed, err = run(runs, "--out", out)
     assert code == 0 and err == ""
-    assert "60.50 ± 0.71 (2)" in printed and "21 runs, 20 of them finished" in printed
+    assert "60.50 ± 0.71 (2)" in printed and "31 runs, 30 of them finished" in printed
+    assert printed.startswith("run ") and "… and 12 more\n" in printed
     assert f"left out: {runs}/cut: config.json is missing or half-written" in printed
     assert printed.endswith(f"report: {out}/index.html\n")
     names = sorted(path.name for path in out.iterdir())
@@ -106,7 +109,7 @@ def test_a_report_over_everything(run, tmp_path):
     by_place = {(r["variant"], r["of"]): float(r["exponent"]) for r in exponents}
     assert by_place["standard", "D"] == pytest.approx(0.2, abs=1e-6)
     assert by_place["standard", "N"] == pytest.approx(0.05, abs=1e-6)  # N grows as width squared
-    assert len(read_csv(out / "runs.csv")) == 21
+    assert len(read_csv(out / "runs.csv")) == text.count(" / ") == 31
 
 
 def read_csv(path: pathlib.Path) -> list[dict[str, str]]:
@@ -121,7 +124,7 @@ def read_csv(path: pathlib.Path) -> list[dict[str, str]]:
         (["none", "--out", "OUT"], "no directory none"),
         (["EMPTY", "--out", "OUT"], "no runs in .*empty"),
         (["HALF", "--out", "OUT"], "none of 1 run directories can be read; the first: .*config"),
-        (["GOOD", "--out", "FILE"], "cannot write to --out"),
+        (["GOOD", "--out", "FILE"], "--out .*file is a file"),
         (["GOOD", "--outt", "x"], "outt.*out"),
     ],
 )
@@ -138,14 +141,81 @@ def test_bad_input_is_one_line_and_leaves_nothing(run, tmp_path, flags, words):
     assert not places["OUT"].exists()
 
 
+def test_every_report_begins_with_a_line_a_run(run, tmp_path):
+    whole = vit_config("minus", 0, fraction=0.5)
+    cut = gpt_config("standard", iterations=200)
+    cut.max_steps = 100
+    write_run(tmp_path / "a/x", whole, values={"eval/accuracy": 0.612, "eval/loss": 1.0})
+    write_run(tmp_path / "b/x", cut, values={"eval/perplexity": 7.251})
+    write_run(tmp_path / "b/y", vit_config("star", 0, data="digits"), values=None, steps=90)
+    code, printed, _ = run(tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out")
+    assert code == 0
+    expected = [
+        ["run", "variant", "data", "steps", "result", "state"],
+        ["a/x", "minus", "cifar100, 50 %", "100 / 100", "accuracy 61.20 %", "finished"],
+        ["b/x", "standard", "stdlib", "100 / 200", "perplexity 7.25", "stopped by max_steps †"],
+        ["b/y", "star", "digits", "90 / 480", "training loss 1", "unfinished"],
+    ]
+    lines = [re.split("  +", line) for line in printed.splitlines()]
+    loss = lines[3][4]
+    assert re.fullmatch(r"training loss [\d.]+", loss)
+    expected[3][4] = loss
+    assert lines[:4] == expected
+    assert lines[4] == ["†: stopped by max_steps before the recipe's end"]
+    assert "(n)" not in printed and "missing" not in printed, "no table of the paper"
+    text = (tmp_path / "out" / "index.html").read_text()
+    cells = re.findall(r"<t[hd]>(.*?)</t[hd]>", text[: text.index("</table>")])
+    assert cells == sum(expected, [])
+    rows = read_csv(tmp_path / "out" / "runs.csv")
+    assert [(row["steps"], row["planned"], row["state"]) for row in rows] == [
+        ("100", "100", "finished"),
+        ("100", "200", "stopped by max_steps"),
+        ("90", "480", "unfinished at step 90"),
+    ]
+
+
 def test_a_run_that_only_began(run, tmp_path):
     path = tmp_path / "run"
     path.mkdir()
     (path / "config.json").write_text(json.dumps(vit_config("minus", 0).to_dict()))
     code, printed, _ = run(path, "--out", tmp_path / "out")
-    assert code == 0 and printed.startswith("1 runs, 0 of them finished\n")
+    assert code == 0 and "\n1 run, 0 of them finished\n" in printed
     text = (tmp_path / "out" / "index.html").read_text()
     assert "Not finished" in text and f"--workdir {path}" in text
+
+
+def read_family(*paths):
+    (family,) = families([read_run(epath.Path(path)) for path in paths])
+    return family
+
+
+def test_panels_across_depth_are_of_one_named_step(tmp_path):
+    behind = write_run(tmp_path / "a", vit_config("minus", 0), values=None, steps=50, layers=3)
+    ahead = write_run(tmp_path / "b", vit_config("star", 0), values=None, steps=100, layers=3)
+    shown = {panel.title: panel for panel in panels(read_family(behind, ahead))}
+    assert set(shown["HFC/LFC across depth, step 100"].bands) == {"star"}
+    assert set(shown["HFC/LFC after the last layer"].bands) == {"minus", "star"}
+
+
+def test_single_points_are_not_drawn(tmp_path):
+    path = write_run(tmp_path / "a", vit_config("minus", 0), values=None, lines=5, layers=3)
+    titles = [panel.title for panel in panels(read_family(path))]
+    assert titles == [
+        *("training loss", "training accuracy"),
+        *("HFC/LFC across depth, step 100", "smallest Re λ of H across depth, step 100"),
+    ]
+    path = write_run(tmp_path / "b", vit_config("minus", 0), values=None, lines=1)
+    assert panels(read_family(path)) == []
+
+
+def test_titles_name_files_and_leave_out_what_is_no_limit(tmp_path):
+    runs = []
+    for steps in (0, 20):
+        config = vit_config("minus", 0, data="npz=data/mine.npz")
+        config.max_steps, config.parallel = steps, ("pmap", "fsdp")[steps > 0]
+        path = write_run(tmp_path / str(steps), config, values=None)
+        runs.append(read_run(epath.Path(path)))
+    assert [family.title for family in families(runs)] == ["mine.npz", "mine.npz, max_steps 20"]
 
 
 def test_bands_are_mean_and_spread_where_seeds_meet():

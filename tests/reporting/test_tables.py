@@ -14,9 +14,11 @@ from etils import epath
 from ml_collections import config_flags
 
 from spectral_flax.reporting import paper_numbers
-from spectral_flax.reporting.commands import command_for, state_of, train_command
-from spectral_flax.reporting.runs import flatten, read_run
+from spectral_flax.reporting.gap_commands import command_for, state_of, train_command
+from spectral_flax.reporting.page import cell_text
+from spectral_flax.reporting.runs import read_run
 from spectral_flax.reporting.tables import make_tables
+from spectral_flax.training.run_directory import flatten
 from tests.reporting.run_samples import gpt_config, vit_config, write_run
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -45,6 +47,7 @@ def test_mean_and_spread_over_seeds(tmp_path):
     accuracies = (0.61, 0.64, 0.66)
     runs = [save(tmp_path, vit_config("minus", s), a) for s, a in enumerate(accuracies)]
     runs += [save(tmp_path, vit_config("minus", 0, fraction=0.5), 0.55)]
+    runs += [save(tmp_path, vit_config("star", 0, fraction=0.5), 0.6)]
     table = tables(runs)["table2"]
     cell = table.cells["minus", "100 %"]
     mean = sum(accuracies) / 3
@@ -55,21 +58,53 @@ def test_mean_and_spread_over_seeds(tmp_path):
     assert table.cells["minus", "50 %"].spread is None
     assert table.columns == ("100 %", "50 %", "10 %")
     assert table.printed("minus", "10 %") == (33.99, 0.4)
-    # 7 variants, 3 columns, 3 seeds; 4 values are there.
-    assert len(table.gaps) == 7 * 3 * 3 - 4
+    assert not table.is_cut
+    # 7 variants, 3 columns, 3 seeds; 5 values are there.
+    assert len(table.gaps) == 7 * 3 * 3 - 5
+
+
+def test_a_table_needs_three_of_the_papers_cells(tmp_path):
+    runs = [save(tmp_path, vit_config("minus", 0, f), 0.6) for f in (1.0, 0.5, 0.25)]
+    runs += [save(tmp_path, vit_config("interval", 0), 0.6)]
+    assert tables(runs) == {}, "two of the cells; neither 25 % nor interval is the paper's"
+    runs += [save(tmp_path, vit_config("minus", 0, 0.1), 0.6)]
+    assert set(tables(runs)) == {"table2"}
+
+
+def test_what_max_steps_stopped_is_marked(tmp_path):
+    """1,442 digits in batches of 96 are 16 steps an epoch, and the recipe has 30 epochs."""
+    runs = []
+    for variant in ("standard", "minus", "star"):
+        config = vit_config(variant, 0, data="digits")
+        config.max_steps = 479
+        values = {"eval/accuracy": 0.6}
+        path = write_run(tmp_path / variant, config, values=values, steps=479)
+        runs.append(read_run(epath.Path(path)))
+    assert [(run.step, run.planned, run.is_cut) for run in runs] == [(479, 480, True)] * 3
+    table = tables(runs)["table3"]
+    cells = [table.cells[variant, "12"] for variant in ("standard", "minus", "star")]
+    assert table.is_cut and [cell_text(cell) for cell in cells] == ["60.00† (1)"] * 3
+    config.max_steps = 481
+    path = write_run(tmp_path / "whole", config, values=values, steps=480)
+    assert not read_run(epath.Path(path)).is_cut
+    config = vit_config("star", 0, data="npz=gone.npz")
+    config.max_steps = 20
+    path = write_run(tmp_path / "gone", config, values=values, steps=20)
+    run = read_run(epath.Path(path))
+    assert run.planned is None and run.is_cut and run.dataset == "gone.npz"
 
 
 def test_depths_and_other_values_get_columns_of_their_own(tmp_path):
     runs = [save(tmp_path, vit_config("minus", 0, depth=depth), 0.6) for depth in (12, 18, 24)]
-    runs += [save(tmp_path, vit_config("interval", 0), 0.6)]
+    runs += [save(tmp_path, vit_config(variant, 0), 0.6) for variant in ("interval", "star")]
     table = tables(runs)["table3"]
     assert table.columns == ("12", "24", "18") and table.rows[-1] == "interval"
     assert table.printed("minus", "18") is None and table.printed("interval", "12") is None
 
 
 def test_problems_are_kept_apart(tmp_path):
-    runs = [save(tmp_path / "a", vit_config("minus", 0, f), 0.6) for f in (1.0, 0.5)]
-    wide = [vit_config("minus", 0, f) for f in (1.0, 0.5)]
+    runs = [save(tmp_path / "a", vit_config("minus", 0, f), 0.6) for f in (1.0, 0.5, 0.1)]
+    wide = [vit_config("minus", 0, f) for f in (1.0, 0.5, 0.1)]
     for config in wide:
         config.model.width = 384
         runs.append(save(tmp_path / "b", config, 0.7))
@@ -79,7 +114,7 @@ def test_problems_are_kept_apart(tmp_path):
 
 
 def test_what_is_missing_and_the_command_that_fills_it(tmp_path):
-    runs = [save(tmp_path, vit_config("standard", 7, f), 0.6) for f in (1.0, 0.5)]
+    runs = [save(tmp_path, vit_config("standard", 7, f), 0.6) for f in (1.0, 0.5, 0.1)]
     runs.append(save(tmp_path, vit_config("minus", 7, 0.5), None))
     gaps = {(gap.variant, gap.column): gap for gap in tables(runs)["table2"].gaps}
     assert ("standard", "100 %") not in gaps
@@ -99,15 +134,17 @@ def test_what_is_missing_and_the_command_that_fills_it(tmp_path):
 
 def test_not_evaluated_runs_are_evaluated(tmp_path):
     run = save(tmp_path, vit_config("minus", 0), 0.6)
-    other = save(tmp_path, vit_config("standard", 0), 0.6)
-    gaps = {(gap.variant, gap.column): gap for gap in tables([run, other])["table4"].gaps}
+    others = [save(tmp_path, vit_config(variant, 0), 0.6) for variant in ("standard", "star")]
+    gaps = {(gap.variant, gap.column): gap for gap in tables([run, *others])["table4"].gaps}
     assert ("minus", "0") not in gaps and state_of(gaps["minus", "3"]) == "not evaluated"
     assert command_for(gaps["minus", "3"]) == (
         f"python -m spectral_flax.evaluate --workdir {run.path} --corruptions all"
     )
-    path = write_run(tmp_path / "g", gpt_config("standard"), values={"eval/perplexity": 9.0})
-    other = write_run(tmp_path / "h", gpt_config("ns_star"), values={"eval/perplexity": 9.5})
-    table = tables([read_run(epath.Path(p)) for p in (path, other)])["table5"]
+    paths = [
+        write_run(tmp_path / f"text-{name}", gpt_config(name), values={"eval/perplexity": value})
+        for name, value in (("standard", 9.0), ("ns_star", 9.5), ("ns_plus", 9.7))
+    ]
+    table = tables([read_run(epath.Path(path)) for path in paths])["table5"]
     assert table.cells["standard", "held-out"].mean == 9.0
     gaps = {(gap.variant, gap.column): gap for gap in table.gaps}
     assert command_for(gaps["standard", "shakespeare"]).endswith("--text data/shakespeare")

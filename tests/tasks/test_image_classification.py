@@ -8,7 +8,7 @@ import pytest
 
 from spectral_flax.data.image_set import ImageSet
 from spectral_flax.data.images import load_digits
-from spectral_flax.data.order import PADDING, sequential_rows
+from spectral_flax.data.order import PADDING, ordered_rows
 from spectral_flax.errors import UserError
 from spectral_flax.recipes.vit import vit_ti
 from spectral_flax.tasks import make_task
@@ -47,7 +47,7 @@ def test_evaluation_equals_numpy_example_by_example(prime_set, params):
 
     pmapped = Pmap(task, optax.identity(), 0, 1)
     state = TrainState(np.int32(0), params, None)
-    parts = [pmapped.evaluate(state, rows) for rows in sequential_rows(23, 8)]
+    parts = [pmapped.evaluate(state, rows) for rows in (ordered_rows(23, 8, i) for i in range(3))]
     totals = metrics.add(parts)
     assert totals["loss"][1] == totals["accuracy"][1] == 23
     assert totals["accuracy"][0] == correct.sum()
@@ -77,8 +77,8 @@ def test_every_epoch_visits_each_example_once(prime_set, batch):
 
 
 @pytest.mark.parametrize(("size", "batch"), [(23, 8), (24, 8), (1, 8), (7, 1), (8, 8)])
-def test_sequential_rows_visit_each_example_once(size, batch):
-    batches = list(sequential_rows(size, batch))
+def test_ordered_rows_visit_each_example_once(size, batch):
+    batches = [ordered_rows(size, batch, i) for i in range(-(-size // batch))]
     assert all(len(rows) == batch and rows.dtype == np.int32 for rows in batches)
     rows = np.concatenate(batches)
     assert rows[rows != PADDING].tolist() == list(range(size))

@@ -76,6 +76,16 @@ def test_evaluation_counts_every_example_once(finished):
     assert outcome.summary["eval/loss"] == pytest.approx(losses.mean(), rel=1e-6)
 
 
+def test_a_line_of_the_log_is_the_mean_over_the_examples_since_the_one_before(tmp_path):
+    every, epoch = tmp_path / "every", tmp_path / "epoch"
+    run_toy(every, toy_config(log_every=1))
+    run_toy(epoch, toy_config(log_every=5))
+    losses = np.asarray([line["train/loss"] for line in lines(every) if "train/loss" in line])
+    means = losses.reshape(4, 5) @ [8, 8, 8, 8, 5] / SIZE  # the last batch of an epoch is short
+    logged = [line["train/loss"] for line in lines(epoch) if "train/loss" in line]
+    np.testing.assert_allclose(logged, means, rtol=1e-6)
+
+
 @pytest.mark.parametrize("stop", [1, 5, 10])
 def test_a_stopped_run_resumes_bit_for_bit(finished, stop, tmp_path, monkeypatch):
     config, workdir, outcome = finished

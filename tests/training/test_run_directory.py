@@ -7,6 +7,7 @@ from etils import epath
 
 from spectral_flax.errors import UserError
 from spectral_flax.training import metrics
+from spectral_flax.training.files import cannot_write
 from spectral_flax.training.run_directory import alone, claim, default_workdir, read_summary
 from spectral_flax.training.saved_run import read_config
 from tests.tiny_models import tiny_config
@@ -59,8 +60,14 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path):
 
 def test_a_path_that_cannot_be_a_directory(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="cannot write to --workdir"):
-        claim(epath.Path(tmp_path / "file" / "run"), tiny_config(), first_process=True)
+    for name in ("file", "file/run"):
+        with pytest.raises(UserError, match="--workdir .*/file is a file, not a directory; choose"):
+            with alone(epath.Path(tmp_path / name), first_process=True):
+                pass
+    denied = OSError(13, "Permission denied")
+    for folder, what in ((tmp_path / "new", "cannot be created"), (tmp_path, "cannot write to")):
+        error = str(cannot_write(epath.Path(folder), "--workdir", denied))
+        assert what in error and str(folder) in error and "Permission denied; choose" in error
 
 
 def test_a_damaged_config_is_one_line(tmp_path):

@@ -9,7 +9,8 @@ import optax
 from etils import epath
 from ml_collections import ConfigDict
 
-from spectral_flax.data.order import PADDING, shuffled_rows
+from spectral_flax.data.augment.repeats import repeated_rows
+from spectral_flax.data.order import PADDING
 from spectral_flax.tasks.task import Source, Task
 from spectral_flax.training.checkpoint import Checkpointer
 from spectral_flax.training.loop import train
@@ -71,7 +72,7 @@ def toy_task(config: ConfigDict) -> Task:
         evaluate=lambda params, batch: metrics(params, batch, batch["x"]),
         train=Source({name: a[:SIZE] for name, a in data.items()}, gather, SIZE),
         test=Source({name: a[SIZE:] for name, a in data.items()}, gather, TEST_SIZE),
-        rows=functools.partial(shuffled_rows, SIZE, batch_size, config.seed),
+        rows=functools.partial(repeated_rows, SIZE, batch_size, 1, config.seed),
         steps_per_epoch=-(-SIZE // batch_size),
         labels={"variant": "toy", "dataset": "points"},
     )

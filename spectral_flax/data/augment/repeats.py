@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from spectral_flax.data.order import PADDING, epoch_order
+from spectral_flax.data.order import epoch_order, filled_up
 
 
 def repeated_rows(size: int, batch_size: int, repeats: int, seed: int, step: int) -> np.ndarray:
@@ -10,11 +10,12 @@ def repeated_rows(size: int, batch_size: int, repeats: int, seed: int, step: int
 
     An epoch has as many steps as without repeats, so it sees 1 / repeats of the images (DeiT's
     RASampler); the first copies come first, then the second ones, so that devices and Mixup's
-    partners see different images. With repeats = 1 this is `shuffled_rows`. An image that a batch
-    cannot hold all of (batch_size not a multiple of repeats) continues in the next.
+    partners see different images. An image that a batch cannot hold all of (batch_size not a
+    multiple of repeats) continues in the next. With repeats = 1 an epoch visits every image once,
+    in `epoch_order`. Its last batch is filled up with PADDING.
     """
     epoch, index = divmod(step, -(-size // batch_size))
     places = np.arange(index * batch_size, min((index + 1) * batch_size, size))
     rows = epoch_order(size, seed, epoch)[places // repeats]
     rows = np.concatenate([rows[copy::repeats] for copy in range(repeats)])
-    return np.pad(rows, (0, batch_size - len(rows)), constant_values=PADDING)
+    return filled_up(rows, batch_size)

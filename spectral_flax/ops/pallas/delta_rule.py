@@ -16,6 +16,8 @@ from spectral_flax.ops.pallas.walk import Stream
 _SMALLEST = 16
 # A [K, 32] float32 state must stay in the registers of one program.
 _LARGEST_KEY = 256
+# A [C, C] float32 tile fills the fast memory of any chip; a sequence is padded to whole chunks.
+_LARGEST_CHUNK = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +85,10 @@ class Kernels:
 
 def check_supported(chunk_size: int, key_size: int) -> None:
     """Raises ValueError where there is no kernel."""
-    if chunk_size < _SMALLEST or chunk_size & (chunk_size - 1):
+    if not _SMALLEST <= chunk_size <= _LARGEST_CHUNK or chunk_size & (chunk_size - 1):
         raise ValueError(
-            f"chunk_size is {chunk_size}; the Pallas kernels need a power of two >= {_SMALLEST}"
+            f"chunk_size is {chunk_size}; the Pallas kernels need a power of two >= {_SMALLEST} "
+            f"and <= {_LARGEST_CHUNK}"
         )
     if key_size > _LARGEST_KEY:
         raise ValueError(

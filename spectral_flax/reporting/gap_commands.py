@@ -2,15 +2,15 @@
 
 import functools
 import json
-import pathlib
 import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from spectral_flax.errors import UserError
-from spectral_flax.reporting.runs import ReportRun, flatten
+from spectral_flax.reporting.runs import ReportRun
 from spectral_flax.reporting.tables import Gap
+from spectral_flax.training.run_directory import flatten
 
 _TEXT = {"shakespeare": "data/shakespeare"}  # where configs/sweeps/table5.py looks for it
 
@@ -32,9 +32,7 @@ def state_of(gap: Gap) -> str:
     """Why there is no value."""
     if gap.run is None:
         return "no run"
-    if gap.run.summary is None:
-        return f"unfinished at step {gap.run.step}"
-    return "not evaluated"
+    return gap.run.state if gap.run.summary is None else "not evaluated"
 
 
 def train_command(config: Mapping[str, Any], workdir: str = "") -> str:
@@ -92,8 +90,6 @@ def _base(file: str, argument: str) -> dict[str, Any] | None:
     """The flat config of a file; None where it is not here or does not know the data."""
     from spectral_flax.sweeping.plan import call_file
 
-    if not pathlib.Path(file).is_file():
-        return None
     try:
         config = call_file(f"{file}:{argument}" if argument else file, "")
     except UserError:
