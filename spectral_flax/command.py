@@ -171,6 +171,8 @@ def _quiet() -> None:
     absl_logging.set_verbosity(absl_logging.FATAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
+    # Of a damaged checkpoint Orbax drops what it has not begun to read.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     show = sys.unraisablehook
 
     def show_others(unraisable: Any) -> None:
