@@ -94,7 +94,7 @@ def _generate(
         text, logits, state, held = carry
         token = sample(logits, jax.random.fold_in(key, known), sampling)
         text = jax.lax.dynamic_update_slice(text, token[:, None], (0, known))
-        if model.limit is None:
+        if model.limit is None or length + count <= model.limit:  # it never gets full
             logits, state = read(token[:, None], state)
             return text, logits, state, held
         full = held == model.limit

@@ -46,13 +46,14 @@ def recomputed(model: NanoGpt, params, prompt: np.ndarray, count: int) -> np.nda
     return text
 
 
-@pytest.mark.parametrize("length", [1, 5, 8])
-def test_greedy_text_is_the_recomputed_one(length):
+# A block is 8: a text shorter than half of it, one that just fits, and ones that do not.
+@pytest.mark.parametrize("length,count", [(1, 2), (5, 3), (1, 14), (5, 14), (8, 14)])
+def test_greedy_text_is_the_recomputed_one(length, count):
     config = tiny_gpt_config("minus")
     model, params = random_gpt(config, VOCAB, noise=0.5)
     prompt = np.random.default_rng(1).integers(0, VOCAB, (2, length)).astype(np.int32)
-    got = generate(decoder(config, VOCAB, params), prompt, 14, jax.random.key(0), GREEDY)
-    np.testing.assert_array_equal(got, recomputed(model, params, prompt, 14))
+    got = generate(decoder(config, VOCAB, params), prompt, count, jax.random.key(0), GREEDY)
+    np.testing.assert_array_equal(got, recomputed(model, params, prompt, count))
 
 
 def test_padding_symbols_are_never_written():
