@@ -58,9 +58,9 @@ def main(argv: Sequence[str] | None = None, folder: pathlib.Path = HERE) -> int:
     for index, name in enumerate(chosen):
         print(f"[{index + 1}/{len(chosen)}] {name}", file=sys.stderr, flush=True)
         outcomes.append(run(folder, name, args.workdir))
-    if args.json:
-        lines = [json.dumps(outcome.report) for outcome in outcomes if outcome.report]
-        pathlib.Path(args.json).write_text("".join(line + "\n" for line in lines))
+        if args.json:  # after each: all of them take a while, and may be stopped
+            lines = [json.dumps(outcome.report) for outcome in outcomes if outcome.report]
+            pathlib.Path(args.json).write_text("".join(line + "\n" for line in lines))
     print(table(outcomes))
     return 1 if any(outcome.failed for outcome in outcomes) else 0
 
