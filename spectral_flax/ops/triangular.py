@@ -6,6 +6,7 @@ C = 64. Here small diagonal tiles are solved by substitution and then joined by 
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,9 @@ from spectral_flax.ops.arguments import check_log_decay, floating, real
 _HIGHEST = lax.Precision.HIGHEST
 # Rows solved by substitution before block merges take over; measured best on CPU (8 < 16 < 32).
 _TILE = 8
+# A CPU inverts a batch of 16 MB and more in pieces of 1 MB, so that the passes over a piece stay in
+# its second-level cache and no temporary is as large as the batch (measured 1/8 to 2 MB).
+_CPU_PIECE, _CPU_PIECES = 2**18, 16  # entries, and from how many pieces on
 
 
 def unit_lower_inverse(n: jax.Array, *, method: str = "auto") -> jax.Array:
@@ -117,7 +121,7 @@ def _inverse(n, method):
     if method == "solve":
         eye = jnp.broadcast_to(jnp.eye(n.shape[-1], dtype=n.dtype), n.shape)
         return lax.linalg.triangular_solve(n, eye, left_side=True, lower=True, unit_diagonal=True)
-    return _invert_blocks(n)
+    return _invert_in_cache(n)
 
 
 @_inverse.defjvp
@@ -125,6 +129,18 @@ def _inverse_jvp(method, primals, tangents):
     (n,), (dn,) = primals, tangents
     y = _inverse(n, method)
     return y, -_dot(_dot(y, jnp.tril(dn, -1)), y)
+
+
+def _invert_in_cache(n):
+    c = n.shape[-1]
+    count = math.prod(n.shape[:-2])
+    if jax.default_backend() != "cpu" or count * c * c < _CPU_PIECES * _CPU_PIECE:
+        return _invert_blocks(n)
+    wanted = max(_CPU_PIECE // (c * c), 1)
+    piece = next(size for size in range(wanted, 0, -1) if count % size == 0)
+    if 4 * piece < wanted:  # a remainder would cost a copy of the whole, tiny pieces more
+        return _invert_blocks(n)
+    return lax.map(_invert_blocks, n.reshape(-1, piece, c, c)).reshape(n.shape)
 
 
 def _invert_blocks(n):

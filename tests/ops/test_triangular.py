@@ -11,7 +11,7 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectral_flax.ops import delta_inverse, householder_inverse, unit_lower_inverse
+from spectral_flax.ops import delta_inverse, householder_inverse, triangular, unit_lower_inverse
 
 STRENGTHS = (0.0, 0.5, 0.835, 1.0, 2.0)
 SIZES = (1, 2, 15, 17, 64, 100, 256)
@@ -168,6 +168,22 @@ def test_vmap_and_leading_axes():
     n = np.random.default_rng(0).standard_normal((2, 3, 10, 10)).astype(np.float32) / 5
     mapped = jax.vmap(jax.vmap(unit_lower_inverse))(n)
     np.testing.assert_allclose(mapped, unit_lower_inverse(n), atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [36, 34, 37])  # in pieces of 4, in pieces of 2, at once
+def test_a_large_batch_is_inverted_piece_by_piece(monkeypatch, count):
+    monkeypatch.setattr(triangular, "_CPU_PIECE", 5 * 11 * 11)
+    monkeypatch.setattr(triangular, "_CPU_PIECES", 4)
+    n = np.float32(np.random.default_rng(0).standard_normal((count, 1, 11, 11)) / 5)
+    program = jax.make_jaxpr(unit_lower_inverse)(n)
+    assert ("scan" in str(program)) == (count != 37)
+    want = np.linalg.inv(np.tril(np.float64(n), -1) + np.eye(11))
+    np.testing.assert_allclose(jax.jit(unit_lower_inverse)(n), want, atol=1e-5)
+    np.testing.assert_allclose(jax.vmap(unit_lower_inverse)(n), want, atol=1e-5)
+    gradient = jax.grad(lambda n: jnp.sum(unit_lower_inverse(n)))(n)
+    transposed = np.swapaxes(want, -1, -2)
+    by_hand = -np.tril(transposed @ np.ones((11, 11)) @ transposed, -1)
+    np.testing.assert_allclose(gradient, by_hand, atol=1e-4)
 
 
 @st.composite
