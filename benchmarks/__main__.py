@@ -58,6 +58,7 @@ def main(argv: Sequence[str] | None = None, folder: pathlib.Path = HERE) -> int:
     for index, name in enumerate(chosen):
         print(f"[{index + 1}/{len(chosen)}] {name}", file=sys.stderr, flush=True)
         outcomes.append(run(folder, name, args.workdir))
+        print(summary(outcomes[-1]), file=sys.stderr, flush=True)
         if args.json:  # after each: all of them take a while, and may be stopped
             lines = [json.dumps(outcome.report) for outcome in outcomes if outcome.report]
             pathlib.Path(args.json).write_text("".join(line + "\n" for line in lines))
@@ -116,6 +117,14 @@ def has_gpu() -> bool:
     """Whether JAX sees one; asked of another process, since JAX would keep its memory."""
     ask = "import jax; raise SystemExit(jax.default_backend() != 'gpu')"
     return subprocess.run([sys.executable, "-c", ask], capture_output=True).returncode == 0
+
+
+def summary(outcome: Outcome) -> str:
+    """One line on what came of a benchmark: all of them take a while."""
+    if outcome.report is None:
+        return f"    {outcome.failed or outcome.skipped}"
+    ratios = ", ".join(f"{case} {ratio:.2f}" for case, ratio in outcome.report["ratios"].items())
+    return f"    {ratios or 'no ratio'} ({outcome.took:.0f} s)"
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

@@ -59,13 +59,13 @@ _DEMO = _enum(
 
 def main() -> int:
     """Audits; returns 0 when the results are written."""
-    from spectral_flax.auditing import run  # after the flags: --help must not wait for JAX
+    from spectral_flax.auditing import command as auditing  # --help must not wait for JAX
 
     if _DEMO.value == "figure1":
-        return run.demo_figure1(_OUT.value, _FORCE.value)
+        return auditing.demo_figure1(_OUT.value, _FORCE.value)
     if _DEMO.value == "sphere":
-        return run.demo_sphere(_OUT.value, _FORCE.value)
-    options = run.Options(
+        return auditing.demo_sphere(_OUT.value, _FORCE.value)
+    options = auditing.Options(
         workdir=_WORKDIR.value,
         weights=_WEIGHTS.value,
         data=_DATA.value,
@@ -79,7 +79,7 @@ def main() -> int:
         force=_FORCE.value,
         alignment=_ALIGNMENT.value,
     )
-    return run.audit(options)
+    return auditing.audit(options)
 
 
 if __name__ == "__main__":

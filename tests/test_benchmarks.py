@@ -55,7 +55,7 @@ def test_the_table_has_a_line_a_ratio_and_the_machine(folder, capsys):
     assert lines[3].split()[:3] == ["flags", "one", "1.00"]
     assert lines[4].startswith("plain") and "no ratio" in lines[4]
     assert lines[5] == "2 cores, Some CPU, Python 3.11.9, JAX 0.10.2"
-    assert "[1/3] fast" in err and "helper" not in out + err
+    assert "[1/3] fast\n    big 12.35, small 0.50 (" in err and "helper" not in out + err
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,11 @@ from spectral_flax.values import check_known
 GELUS = ("exact", "tanh")
 
 
+def padded_vocab(vocab_size: int) -> int:
+    """The next multiple of 64, which matrix units like. No text holds the symbols added."""
+    return -(-vocab_size // 64) * 64
+
+
 @dataclasses.dataclass(frozen=True)
 class NanoGptConfig:
     """Static facts of a NanoGPT: the stack, positions, and symbols (padded to `padded_vocab`)."""
@@ -32,8 +37,8 @@ class NanoGptConfig:
 
     @property
     def padded_vocab(self) -> int:
-        """The next multiple of 64, which matrix units like. No text holds the symbols added."""
-        return -(-self.vocab_size // 64) * 64
+        """Rows of the embedding."""
+        return padded_vocab(self.vocab_size)
 
 
 def nanogpt_config(config: ConfigDict, vocab_size: int) -> NanoGptConfig:

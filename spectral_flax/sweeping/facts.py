@@ -11,6 +11,7 @@ from spectral_flax.data.npz import load_npz
 from spectral_flax.data.subset import balanced_subset
 from spectral_flax.data.tokenizer import MAX_VOCAB, read_meta
 from spectral_flax.data.tokens import GPT2_VOCAB
+from spectral_flax.models.nanogpt import padded_vocab
 from spectral_flax.paths import expanded
 from spectral_flax.training.flops import Problem, text_length
 from spectral_flax.training.optimizer import total_steps
@@ -99,7 +100,7 @@ def _vocabulary(config: ConfigDict) -> int | None:
         size = _prepared_vocabulary(data.path)
     if size is None or config.model.mixer == "deltanet":
         return size
-    return -(-size // 64) * 64  # as `NanoGptConfig.padded_vocab`
+    return padded_vocab(size)
 
 
 def _prepared_vocabulary(path: str) -> int | None:

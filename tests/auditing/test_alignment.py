@@ -179,7 +179,7 @@ def test_a_near_tie_is_projected_on_both_its_vectors():
 def audit(monkeypatch, capsys, tmp_path):
     """Runs the command in an empty folder: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("spectral_flax.auditing.run.measure_alignment", _on_few_tokens)
+    monkeypatch.setattr("spectral_flax.auditing.command.measure_alignment", _on_few_tokens)
     return lambda *arguments: run_command(audit_command, monkeypatch, capsys, *arguments)
 
 

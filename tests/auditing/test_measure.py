@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from spectral_flax.analysis import Activations, AttentionStack
+from spectral_flax.auditing.command import render
 from spectral_flax.auditing.measure import Tally, measure
 from spectral_flax.auditing.report import as_csv, as_json, as_text
-from spectral_flax.auditing.run import render
 from spectral_flax.auditing.subject import Subject
 from spectral_flax.errors import UserError
 
