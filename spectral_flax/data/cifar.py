@@ -26,12 +26,12 @@ from spectral_flax.data.tfds_directory import (
     damaged,
     first_line,
     open_or_prepare,
-    quiet,
     read_examples,
     tfds_root,
 )
 from spectral_flax.errors import UserError
 from spectral_flax.paths import expanded
+from spectral_flax.quiet import quiet
 
 _UNDECODED = {"image": tfds.decode.SkipDecoding()}
 

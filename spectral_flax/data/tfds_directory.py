@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow_datasets as tfds
-from absl import logging
 
 from spectral_flax.errors import UserError
 from spectral_flax.paths import expanded
@@ -120,17 +119,6 @@ def damaged(directory: str | pathlib.Path, error: Exception) -> UserError:
         f"{directory}: unreadable ({first_line(error)}); delete this directory, or give "
         "another data_dir, and run again"
     )
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Hides absl's warnings: TFDS logs several a load that say nothing a user can act on."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 def first_line(error: Exception) -> str:

@@ -13,10 +13,10 @@ from spectral_flax.data.tfds_directory import (
     builder_at,
     damaged,
     prepared_directory,
-    quiet,
     tfds_root,
 )
 from spectral_flax.errors import UserError, nearest
+from spectral_flax.quiet import quiet
 
 # The half that is tested on; the first of these that is there. ImageNet's `test` has no labels.
 TEST_SPLITS = ("validation", "test")

@@ -14,11 +14,11 @@ from spectral_flax.data.tfds_directory import (
     damaged,
     first_line,
     open_or_prepare,
-    quiet,
     read_examples,
     tfds_root,
 )
 from spectral_flax.errors import UserError
+from spectral_flax.quiet import quiet
 
 NAME = "tiny_shakespeare"
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"

@@ -10,6 +10,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from spectral_flax.errors import UserError
+from spectral_flax.quiet import quiet
 from spectral_flax.ranges import check_values
 from spectral_flax.recipes.devices import devices
 from spectral_flax.tasks.task import Params
@@ -79,11 +80,14 @@ def _newest(
     directory = absolute(workdir) / CHECKPOINTS
     if not directory.exists():
         raise UserError(f"no checkpoint in {workdir}; train it first")
-    with ocp.CheckpointManager(
-        directory,
-        options=ocp.CheckpointManagerOptions(read_only=True),
-        item_handlers=ocp.StandardCheckpointHandler(),
-    ) as manager:
+    with (
+        quiet(),
+        ocp.CheckpointManager(
+            directory,
+            options=ocp.CheckpointManagerOptions(read_only=True),
+            item_handlers=ocp.StandardCheckpointHandler(),
+        ) as manager,
+    ):
         step = manager.latest_step()
         if step is None:
             raise UserError(f"no checkpoint in {workdir}; train it first")

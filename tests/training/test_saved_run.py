@@ -1,5 +1,7 @@
 """A run's configuration and parameters from its directory alone."""
 
+import logging
+
 import jax
 import numpy as np
 import pytest
@@ -17,8 +19,13 @@ def saved(tmp_path_factory):
     return save_run(tmp_path_factory.mktemp("saved") / "run", tiny_config("minus"))
 
 
-def test_a_run_is_loaded_without_its_data(saved):
-    config, params = load_run(saved)
+def test_a_run_is_loaded_without_its_data_and_without_a_word(saved, caplog):
+    logging.getLogger("absl").addHandler(caplog.handler)
+    try:
+        config, params = load_run(saved)
+    finally:
+        logging.getLogger("absl").removeHandler(caplog.handler)
+    assert not caplog.records
     expected, _ = read_params(saved, make_task(config).init)
     jax.tree.map(np.testing.assert_array_equal, params, expected)
     assert all(len(x.devices()) == 1 for x in jax.tree.leaves(params))
