@@ -8,9 +8,12 @@ from absl import logging
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Hides absl's warnings: TFDS logs several a load, Orbax three for a run that is only read."""
+    """Hides absl's warnings: TFDS logs several a load, Orbax three for a run that is only read.
+
+    What hides more already, as commands do, goes on doing so.
+    """
     verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity(min(verbosity, logging.ERROR))
     try:
         yield
     finally:

@@ -5,9 +5,11 @@ import logging
 import jax
 import numpy as np
 import pytest
+from absl import logging as absl_logging
 
 from spectral_flax.errors import UserError
 from spectral_flax.models import h_spectrum
+from spectral_flax.quiet import quiet
 from spectral_flax.tasks import make_task
 from spectral_flax.training.saved_run import load_run, read_params
 from tests.saved_runs import save_run
@@ -31,6 +33,18 @@ def test_a_run_is_loaded_without_its_data_and_without_a_word(saved, caplog):
     assert all(len(x.devices()) == 1 for x in jax.tree.leaves(params))
     spectrum = h_spectrum(config, params)
     assert spectrum.shape == (2, 12) and (np.asarray(spectrum).real <= 0).all()
+
+
+@pytest.mark.parametrize("before", [absl_logging.INFO, absl_logging.FATAL])
+def test_quiet_hides_warnings_and_never_shows_more(before):
+    usual = absl_logging.get_verbosity()
+    absl_logging.set_verbosity(before)
+    try:
+        with quiet():
+            assert absl_logging.get_verbosity() == min(before, absl_logging.ERROR)
+        assert absl_logging.get_verbosity() == before
+    finally:
+        absl_logging.set_verbosity(usual)
 
 
 def test_what_cannot_be_loaded_is_one_line(saved, tmp_path):
